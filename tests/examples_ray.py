@@ -36,7 +36,7 @@ def test_games_are_learnt(ray_cluster: RayCluster, program: str, arguments: list
 
 
 @pytest.mark.parametrize("program", ["weight_sync", "weight_sync_plain"])
-def test_engines_that_join_and_leave_have_the_newest_weights(ray_cluster: RayCluster, program: str) -> None:
+def test_joining_engines_have_the_newest_weights(ray_cluster: RayCluster, program: str) -> None:
     printed = output_of(ray_cluster, program, "--layers", "4", "--rounds", "8")
     assert "have version 8" in printed
 

@@ -1,4 +1,4 @@
-"""Drawn calls, many of them absurd, end with a result or an error that the docs name, and harm nothing."""
+"""Random calls, many of them absurd. Each ends with a result or a documented error, and harms nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 Call = Callable[[hoplite.Client], object]
 
 FEW = [f"drawn {number}" for number in range(4)]
-"""Ids that several calls are about, so that some of them are good."""
+"""Ids that several calls use, so that some of these calls are valid."""
 
 KEPT = "kept all the time"
 KEPT_ARRAY = np.arange(30_000, dtype=np.int32)
@@ -39,7 +39,7 @@ NONSENSE = st.one_of(
 
 
 def mostly(good: st.SearchStrategy[Any], bad: st.SearchStrategy[Any] = NONSENSE) -> st.SearchStrategy[Any]:
-    """Good three times of four, so that a call with several arguments is often wrong in one alone."""
+    """Valid three times of four, so that often one argument of a call alone is wrong."""
     return st.integers(0, 3).flatmap(lambda die: bad if die == 0 else good)
 
 
@@ -59,7 +59,7 @@ NODES = mostly(st.just(()), st.one_of(NONSENSE, st.lists(NONSENSE, max_size=3), 
 
 
 made: set[hoplite.ObjectId | str] = set()
-"""What the drawn calls may have made, under whatever name."""
+"""The objects that the drawn calls may have made."""
 
 
 def put(client: hoplite.Client, value: Any, id: Any, timeout: Any) -> None:
@@ -73,7 +73,7 @@ def create(client: hoplite.Client, id: Any, shape: Any, dtype: Any, timeout: Any
         creation.seal()
     elif ending == "abort":
         creation.abort()
-    # Else it is given up with its last reference.
+    # Without a reference the reduction would be given up.
 
 
 def reduce(client: hoplite.Client, *arguments: Any, everywhere: bool) -> None:
@@ -109,7 +109,7 @@ CALLS: st.SearchStrategy[Call] = st.one_of(
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[list[hoplite.Client]]:
-    """Clients of two nodes that keep one object all the time."""
+    """Clients of two nodes. The nodes keep one object all the time."""
     with hoplite.LocalCluster(2, store_size="64MiB") as cluster, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(cluster.connect(node)) for node in range(2)]
         clients[0].put(KEPT_ARRAY, KEPT, timeout=30)
@@ -126,7 +126,7 @@ def test_drawn_calls_end_as_the_docs_say(two: list[hoplite.Client], calls: list[
         assert np.array_equal(client.get(KEPT, timeout=30, copy=True), KEPT_ARRAY)
 
 
-def test_and_leave_nothing_behind(two: list[hoplite.Client]) -> None:
+def test_drawn_calls_leave_nothing_behind(two: list[hoplite.Client]) -> None:
     """Runs behind the drawn calls."""
     two[0].delete(made | set(FEW), timeout=30)
     eventually(

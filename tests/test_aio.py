@@ -1,4 +1,4 @@
-"""The asyncio forms: same results, cancellation, many at once, no threads."""
+"""The asyncio forms of the calls: the same results, cancellation, many calls at once, no threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT = 60.0
 
 
 async def get_until_gone(aio: hoplite.AsyncClient, id: hoplite.ObjectId) -> None:
-    # A delete is recorded when it returns; nodes that hold the object hear of it a moment later.
+    # A delete returns when it is recorded. Other nodes with the object drop it a moment later.
     while True:
         await aio.get(id, timeout=TIMEOUT)
 
@@ -63,7 +63,7 @@ def test_many_gets_at_once_on_one_thread(clients: Clients, name: Names) -> None:
     names = [name(i) for i in range(300)]
 
     async def use() -> None:
-        # Connecting is done by a thread, once.
+        # Only connecting uses a thread, once.
         await asyncio.gather(clients[0].aio.status(), clients[1].aio.status())
         gets = [asyncio.create_task(clients[1].aio.get(each, timeout=TIMEOUT)) for each in names]
         await asyncio.sleep(0)
@@ -125,7 +125,7 @@ def test_a_reduction_goes_on_without_its_awaiter_until_the_target_is_deleted(
     eventually(lambda: clients[2].status().reductions == 0, "neither reduction is left")
 
 
-def test_a_put_cancelled_in_the_middle_of_copying_withdraws_the_object(
+def test_a_put_cancelled_while_copying_is_withdrawn(
     clients: Clients, name: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = name()
@@ -147,7 +147,7 @@ def test_a_put_cancelled_in_the_middle_of_copying_withdraws_the_object(
         await to_thread(copying.wait, TIMEOUT)
         task.cancel()
         await asyncio.sleep(0)
-        # The memory is still being written to: the task ends when that is over, not before.
+        # The thread still writes to the memory, so the task ends after the thread.
         assert not task.done()
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
@@ -232,7 +232,7 @@ def test_a_dying_node_ends_every_call() -> None:
         asyncio.run(use(cluster, cluster.connect(0)))
 
 
-def test_a_loop_ends_at_once_although_a_node_takes_no_callers(pair: hoplite.LocalCluster) -> None:
+def test_a_loop_ends_at_once_while_it_connects(pair: hoplite.LocalCluster) -> None:
     client = pair.connect(0)
     pair.pause(0)
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Allreduce of large arrays, in stripes: what it sends, and what becomes of it when something goes wrong."""
+"""Striped allreduce of large arrays: the bytes that it sends, and failures while it runs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from faults import (
 ClusterOf = Callable[[int], hoplite.LocalCluster]
 
 SIZE = 24 * MIB
-"""So large that stripes pay, whatever has been measured of this machine."""
+"""So large that stripes are faster, whatever the cost model has measured."""
 HALF = SIZE // 2
 
 QUARTER_FOLDED = SIZE // 4
-"""Folded by every node once all sources are half there: they have the stripes in their first half."""
+"""Bytes that every node has folded when half of each source is there: the stripes in the first half."""
 
 
 def sum_of(seeds: Sequence[int]) -> Bytes:
@@ -38,7 +38,7 @@ def sum_of(seeds: Sequence[int]) -> Bytes:
     return total
 
 
-def test_no_node_sends_more_than_it_must_and_nothing_stays_behind(cluster_of: ClusterOf) -> None:
+def test_each_node_sends_the_least_and_nothing_stays_behind(cluster_of: ClusterOf) -> None:
     nodes = 4
     cluster = cluster_of(nodes)
     clients = [cluster.connect(node) for node in range(nodes)]
@@ -57,7 +57,7 @@ def test_no_node_sends_more_than_it_must_and_nothing_stays_behind(cluster_of: Cl
     assert {str(source) for source in reduction.result(TIMEOUT).sources} == {
         str(hoplite.ObjectId.of(name)) for name in names
     }
-    # A chain whose result streams back sends twice the size from the nodes in its middle.
+    # In a chain whose result streams back, each middle node would send twice the size.
     must = 2 * (nodes - 1) * SIZE // nodes
     moved = [now - then for now, then in zip(sent(), idle, strict=True)]
     assert max(moved) <= must + SIZE // 100, f"{moved}, must {must}"
@@ -79,12 +79,12 @@ def test_an_uneven_length_a_mean_and_two_sources_on_one_node(cluster_of: Cluster
 
 
 class HalfWay:
-    """An allreduce on nodes 1 to 4, called on node 0, whose sources are half there, and their sums begun."""
+    """An allreduce of sources on nodes 1 to 4, called on node 0. Half of each is written and summed."""
 
     def __init__(self, cluster: hoplite.LocalCluster, *, sources: int = 4, timeout: float = TIMEOUT) -> None:
         self.cluster = cluster
         self.clients = [cluster.connect(node) for node in range(len(cluster))]
-        # Nobody who dies is to take directory entries along.
+        # The nodes that die own no directory entries.
         *self.names, self.target = names_owned_by(self.clients, 0, sources + 1)
         self.before = [usage(client) for client in self.clients]
         self.puts: dict[int, SlowPut] = {}
@@ -113,7 +113,7 @@ class HalfWay:
         returns_to(self.before, self.clients)
 
 
-def test_another_source_takes_the_place_of_one_that_died(cluster_of: ClusterOf) -> None:
+def test_a_spare_source_replaces_a_dead_one(cluster_of: ClusterOf) -> None:
     half = HalfWay(cluster_of(6), sources=5)
     half.cluster.kill(2)
     for node in (1, 3, 4, 5):
@@ -121,7 +121,7 @@ def test_another_source_takes_the_place_of_one_that_died(cluster_of: ClusterOf) 
     half.ends_right([1, 3, 4, 5], [1, 3, 4, 5])
 
 
-def test_a_source_that_died_is_put_again_elsewhere(cluster_of: ClusterOf) -> None:
+def test_a_lost_source_is_put_again_elsewhere(cluster_of: ClusterOf) -> None:
     half = HalfWay(cluster_of(6))
     half.cluster.kill(3)
     for node in (1, 2, 4):

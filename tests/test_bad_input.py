@@ -1,4 +1,4 @@
-"""Absurd sizes, shapes, ids, counts and time-outs: the error that the docs name, and nothing else harmed."""
+"""Absurd sizes, shapes, ids, counts and time-outs raise the documented error and harm nothing else."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def test_an_absurd_call_is_refused_and_harms_nothing(client: hoplite.Client, wha
     )
 
 
-def test_what_is_larger_than_any_store_is_refused_at_once(client: hoplite.Client) -> None:
+def test_an_object_larger_than_any_store_is_refused_at_once(client: hoplite.Client) -> None:
     with pytest.raises(hoplite.StoreFull):
         client.create("x", ((1 << 47) // 8,), "f8", timeout=30)
 
 
-def test_what_is_of_another_type_is_a_type_error(client: hoplite.Client) -> None:
+def test_arguments_of_another_type_raise_type_error(client: hoplite.Client) -> None:
     mistakes: list[Call] = [
         lambda client: client.get(5),
         lambda client: client.get(None),

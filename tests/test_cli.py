@@ -1,4 +1,4 @@
-"""The commands, and how `connect` finds a node."""
+"""The command line, and the addresses that `connect` takes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def port() -> int:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A runtime directory of the test's own: the user's nodes are not met."""
+    """A runtime directory of the test's own, without the user's nodes."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("HOPLITE_SOCKET", raising=False)
     return tmp_path
@@ -69,7 +69,7 @@ def test_the_environment_names_the_node(
         assert client.node == cluster.addresses[2]
 
 
-def test_nobody_there_is_said_clearly(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_without_a_node_names_its_socket(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(hoplite.NodeUnreachable) as caught:
         hoplite.connect()
     assert default_socket(7420) in str(caught.value)
@@ -95,13 +95,13 @@ def test_status_shows_traffic(cluster: hoplite.LocalCluster, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("bad", ["", "no port", "host:", "host:x", ":0", ":70000", "70000", 0, 70_000])
-def test_what_names_no_node(bad: str | int) -> None:
+def test_invalid_addresses_are_refused(bad: str | int) -> None:
     with pytest.raises((hoplite.BadArgument, hoplite.NodeUnreachable)):
         socket_of(bad)
 
 
 def test_other_hosts_are_not_reached_by_accident() -> None:
-    # 192.0.2.0/24 is for documentation: no host has it.
+    # 192.0.2.0/24 is for documentation. No host has such an address.
     with pytest.raises(hoplite.NodeUnreachable, match="another host"):
         socket_of("192.0.2.1:7420")
 
@@ -111,7 +111,7 @@ def test_paths_are_taken_as_they_are() -> None:
     assert socket_of(Path("./here.sock").absolute()) == os.path.abspath("here.sock")
 
 
-def test_status_waits_no_longer_than_it_is_told(
+def test_status_keeps_its_timeout(
     pair: hoplite.LocalCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def connect(*arguments: Any, **options: Any) -> hoplite.Client:

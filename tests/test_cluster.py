@@ -1,4 +1,4 @@
-"""LocalCluster: real processes that start, die, come back and never stay behind."""
+"""LocalCluster: its processes start, die, restart, and never stay behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ClusterOf = Callable[[int], hoplite.LocalCluster]
 
 
 def alive(pid: int) -> bool:
-    """Running, and not only waiting to be reaped."""
+    """Whether the process runs and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -99,7 +99,7 @@ def test_the_folder_of_a_killed_cluster_is_removed_by_the_next() -> None:
             assert Path(used).exists()
 
 
-def test_nodes_do_not_end_with_the_thread_that_started_them() -> None:
+def test_nodes_outlive_their_starting_thread() -> None:
     with ThreadPoolExecutor(1) as thread:
         cluster = thread.submit(hoplite.LocalCluster, 1, store_size="16MiB").result()
     with cluster:
@@ -114,7 +114,7 @@ def test_a_node_may_be_paused(pair: hoplite.LocalCluster) -> None:
         pair.pause(1)
         with pytest.raises(hoplite.HopliteError, match="no welcome"):
             pair.connect(1, timeout=0.1)
-        # It is taken for dead after a while; who is not asked does not count.
+        # The others declare it dead after a while. Its own view does not count.
         pair.wait_members(1)
         pair.resume(1)
         pair.wait_members(2)
@@ -134,8 +134,8 @@ def test_a_paused_node_can_be_killed_stopped_and_closed(cluster_of: ClusterOf) -
     assert cluster.pids == [None] * 3
 
 
-def test_a_stopped_node_leaves_and_hands_over_what_only_it_holds(cluster_of: ClusterOf) -> None:
-    # Without the time to hand over nothing is, with it everything.
+def test_a_stopped_node_leaves_and_hands_over_its_only_copies(cluster_of: ClusterOf) -> None:
+    # It hands over everything if it has time for that, otherwise nothing.
     for drain, found in ((0, False), (5000, True)):
         with hoplite.LocalCluster(3, store_size="64MiB", daemon_args=["--drain-ms", str(drain)]) as cluster:
             client = cluster.connect(0)
@@ -160,7 +160,7 @@ def test_a_killed_node_is_noticed_and_may_come_back(pair: hoplite.LocalCluster) 
     pair.kill(1)
     assert pair.pids[1] is None
     pair.wait_members(1)
-    # What was brought here is still here.
+    # The fetched copy is still here.
     np.testing.assert_array_equal(client.get("on the other", timeout=TIMEOUT), np.arange(100_000))
     pair.restart(1)
     pair.wait_members(2)
@@ -172,13 +172,13 @@ def test_a_killed_node_is_noticed_and_may_come_back(pair: hoplite.LocalCluster) 
     np.testing.assert_array_equal(client.get(id, timeout=TIMEOUT), np.ones(100_000))
 
 
-def test_an_object_whose_only_node_died_is_lost(pair: hoplite.LocalCluster) -> None:
-    # As many as it takes for the directory of some to be on the node that lives.
+def test_an_object_with_only_dead_holders_is_lost(pair: hoplite.LocalCluster) -> None:
+    # So many that the living node owns the directory entries of some.
     names = [f"precious {i}" for i in range(16)]
     for name in names:
         pair.connect(1).put(np.arange(100_000), name)
     client = pair.connect(0)
-    # Somebody watches them, so that the directory has a reason to remember what was.
+    # A wait watches them, so that the directory remembers them.
     watcher = threading.Thread(target=lambda: client.wait([*names, "last"], timeout=TIMEOUT))
     watcher.start()
     eventually(lambda: len(client.wait(names, timeout=0)[0]) == len(names), "all are known")
@@ -201,7 +201,7 @@ def test_an_object_whose_only_node_died_is_lost(pair: hoplite.LocalCluster) -> N
     watcher.join()
 
 
-def test_calls_to_a_dead_node_say_so(pair: hoplite.LocalCluster) -> None:
+def test_calls_to_a_dead_node_raise_node_unreachable(pair: hoplite.LocalCluster) -> None:
     client = pair.connect(1)
     view = client.get(client.put(np.arange(1000_000), "x"))
     pair.kill(1)
@@ -223,7 +223,7 @@ def test_killing_a_node_in_the_middle_of_a_wait(pair: hoplite.LocalCluster) -> N
         reduction.result(TIMEOUT)
 
 
-def test_a_node_that_cannot_start_says_why() -> None:
+def test_the_error_of_a_failed_start_has_the_reason() -> None:
     with pytest.raises(hoplite.NodeUnreachable, match="store"):
         hoplite.LocalCluster(1, store_size="12 parsecs")
     with pytest.raises(hoplite.BadArgument):
@@ -244,14 +244,14 @@ def test_a_paused_node_does_not_hang_its_clients(pair: hoplite.LocalCluster) -> 
 @pytest.mark.parametrize(
     "mistake", [{"nodes": 1.5}, {"nodes": "2"}, {"start_timeout": -1}, {"nodes": 0}], ids=str
 )
-def test_a_cluster_that_cannot_be_leaves_no_folder(mistake: dict[str, Any]) -> None:
+def test_a_failed_cluster_leaves_no_folder(mistake: dict[str, Any]) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises((hoplite.BadArgument, TypeError)):
         hoplite.LocalCluster(**{"nodes": 1, **mistake})
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_client_that_is_dropped_lets_go_of_its_connection(pair: hoplite.LocalCluster) -> None:
+def test_a_dropped_client_closes_its_connection(pair: hoplite.LocalCluster) -> None:
     kept = pair.connect(0)
     before = kept.status().clients
     for number in range(10):

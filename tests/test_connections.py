@@ -1,4 +1,4 @@
-"""Transfers that go by several connections: every byte is right, whatever its place among them."""
+"""Transfers over several connections: every byte arrives at its place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODES = 4
 CONNECTIONS = 3
 
 CHUNK = 64 << 10
-"""How much goes by one connection before it is the next one's turn."""
+"""Bytes that one connection carries before the next one has its turn."""
 
 SIZES = (70_001, CHUNK * CONNECTIONS, CHUNK * CONNECTIONS + 1, MIB - 1, 5 * MIB + 12_345)
 
@@ -54,7 +54,7 @@ def test_sums_are_right(bundled: hoplite.LocalCluster, size: int) -> None:
             assert np.array_equal(client.get(name, timeout=TIMEOUT), sum(parts))
 
 
-def test_a_relay_that_dies_half_way_costs_no_byte(
+def test_the_death_of_a_relay_costs_no_byte(
     bundled: hoplite.LocalCluster, threads: ThreadPoolExecutor
 ) -> None:
     clients = [bundled.connect(node) for node in range(NODES)]
@@ -73,18 +73,18 @@ def test_a_relay_that_dies_half_way_costs_no_byte(
 
 
 def test_each_transfer_goes_by_as_many_connections(bundled: hoplite.LocalCluster) -> None:
-    """What the tests above rest on: the connections stay for the next transfer."""
+    """The connections stay open for the next transfer. The tests above rely on several connections."""
     giver, taker = bundled.connect(0), bundled.connect(1)
     giver.put(bytes_of(2, 2 * MIB), "counted", timeout=TIMEOUT)
     taker.get("counted", timeout=TIMEOUT)
     port = int(bundled.addresses[1].rpartition(":")[2])
-    # And one for messages.
+    # One more is for messages.
     assert connections_to(port, bundled.pids[0]) == 1 + CONNECTIONS
 
 
 def test_all_streams_of_an_allreduce_share_them(bundled: hoplite.LocalCluster) -> None:
     clients = [bundled.connect(node) for node in range(NODES)]
-    # So large that it goes in stripes.
+    # So large that the allreduce is striped.
     parts = [bytes_of(node, 24 * MIB + 24) for node in range(NODES)]
     sources = [f"large-{node}" for node in range(NODES)]
     for client, part, name in zip(clients, parts, sources, strict=True):
@@ -94,13 +94,13 @@ def test_all_streams_of_an_allreduce_share_them(bundled: hoplite.LocalCluster) -
         assert np.array_equal(client.get("large sum", timeout=TIMEOUT), sum(parts))
     ports = [int(address.rpartition(":")[2]) for address in bundled.addresses]
     dialled = [[connections_to(port, pid) for port in ports] for pid in bundled.pids]
-    # Each node sent to its neighbour alone.
+    # Each node sent only to its neighbour.
     assert [max(row) for row in dialled] == [1 + CONNECTIONS] * NODES
     assert sum(map(sum, dialled)) <= NODES * (NODES - 1 + CONNECTIONS)
 
 
 def connections_to(port: int, pid: int | None) -> int:
-    """TCP connections of the process to this port of this machine."""
+    """The TCP connections of the process to this port of this machine."""
     assert pid is not None
     links = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()]
     rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]

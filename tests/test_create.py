@@ -31,13 +31,13 @@ def test_an_exception_aborts(clients: Clients, name: Names) -> None:
         raise KeyError
     with pytest.raises(hoplite.TimedOut):
         clients[1].get(id, timeout=0.05)
-    # The name is free again, for another size even.
+    # The name is free again, even for another size.
     clients[2].put(np.arange(5), id)
     np.testing.assert_array_equal(clients[1].get(id, timeout=TIMEOUT), np.arange(5))
 
 
 @pytest.mark.parametrize("copy", [False, True])
-def test_an_abandoned_writing_reaches_nobody(clients: Clients, name: Names, copy: bool) -> None:
+def test_an_aborted_object_reaches_nobody(clients: Clients, name: Names, copy: bool) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     id = name()
@@ -81,7 +81,7 @@ def test_sealed_once_and_for_all(client: hoplite.Client, name: Names) -> None:
     client.get(creation.id, timeout=TIMEOUT)
 
 
-def test_a_seal_that_cannot_be_asked_for_withdraws(client: hoplite.Client, name: Names) -> None:
+def test_a_failed_seal_withdraws_the_object(client: hoplite.Client, name: Names) -> None:
     creation = client.create(name(), 100_000, np.uint8)
     with pytest.raises(TypeError):
         creation.seal(timeout="soon")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The memory of what was created goes to nobody else as long as somebody has its array."""
+"""The memory of a created object is not reused while its array exists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZE = 8 * MIB
 
 @pytest.fixture
 def cluster() -> Iterator[hoplite.LocalCluster]:
-    """One node with little room, of the test's own."""
+    """One node with a small store, of the test's own."""
     with hoplite.LocalCluster(1, store_size=f"{STORE_MIB}MiB") as cluster:
         yield cluster
 
@@ -38,7 +38,7 @@ def used(client: hoplite.Client) -> int:
 
 
 def fill(client: hoplite.Client) -> list[hoplite.ObjectId]:
-    """Other objects, as many as there is room for, in place of which nothing is evicted."""
+    """Other pinned objects that fill the store."""
     made: list[hoplite.ObjectId] = []
     try:
         while True:
@@ -48,7 +48,7 @@ def fill(client: hoplite.Client) -> list[hoplite.ObjectId]:
 
 
 def check(client: hoplite.Client, made: list[hoplite.ObjectId]) -> None:
-    """Nobody has written to the others, and all the rest of the room is theirs."""
+    """Check that the others are unchanged and fill the rest of the store."""
     assert STORE_MIB - SIZE // MIB - 2 <= len(made) <= STORE_MIB - SIZE // MIB
     for i, id in enumerate(made):
         assert (client.get(id, timeout=TIMEOUT) == 100 + i).all()
@@ -169,8 +169,8 @@ def test_closing_the_client_leaves_the_array(cluster: hoplite.LocalCluster, clie
     check(client, made)
 
 
-def test_what_was_put_before_and_created_again_is_kept_too(client: hoplite.Client) -> None:
-    """What the second writes is no object's, and its memory is still nobody else's."""
+def test_the_private_memory_of_a_second_create_is_kept(client: hoplite.Client) -> None:
+    """The second array belongs to no object. Its memory is not reused either."""
     creation = client.create("it", SIZE, np.uint8)
     client.put(np.full(MIB, 2, np.uint8), "other", timeout=TIMEOUT)
     again = client.create("other", MIB, np.uint8)
@@ -199,7 +199,7 @@ signal.pause()
 """
 
 
-def test_what_a_dead_client_kept_comes_back(cluster: hoplite.LocalCluster, client: hoplite.Client) -> None:
+def test_memory_kept_by_a_dead_client_is_freed(cluster: hoplite.LocalCluster, client: hoplite.Client) -> None:
     with process(sys.executable, "-c", HOLD, cluster.sockets[0]) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
@@ -212,8 +212,8 @@ def test_what_a_dead_client_kept_comes_back(cluster: hoplite.LocalCluster, clien
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_lets_nothing_go(client: hoplite.Client) -> None:
-    """It has the array, too; only its parent's counts."""
+def test_a_forked_child_releases_nothing(client: hoplite.Client) -> None:
+    """The child has the array too, but only the parent's counts."""
     creation = deleted(client)
     array = creation.array
     child = os.fork()
@@ -227,8 +227,8 @@ def test_a_forked_child_lets_nothing_go(client: hoplite.Client) -> None:
     check(client, made)
 
 
-def test_what_is_put_leaves_nothing_to_let_go(client: hoplite.Client) -> None:
-    """Nothing of it is handed out: its room is back as soon as it is deleted."""
+def test_put_keeps_no_memory_of_its_own(client: hoplite.Client) -> None:
+    """A put hands out no memory, so a delete frees the space at once."""
     client.put(np.ones(SIZE, np.uint8), "it", timeout=TIMEOUT)
     client.delete("it", timeout=TIMEOUT)
     assert used(client) == 0

@@ -1,4 +1,4 @@
-"""Two reductions at once, in stores too small for the partial sums of both: one after the other."""
+"""Two reductions at once, in stores too small for the partial sums of both. They run one after the other."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from faults import MIB, TIMEOUT
 
 SIZE = 8 * MIB
 STORE = 4 * SIZE + MIB
-"""Room for the three sources of a node and one sum."""
+"""Space for the three sources of a node and one sum."""
 
 
-def test_two_reductions_that_wait_for_each_others_room() -> None:
+def test_two_reductions_wait_for_each_others_space() -> None:
     with hoplite.LocalCluster(4, store_size=STORE) as cluster:
         clients = [cluster.connect(node) for node in range(4)]
         values = {name: np.full(SIZE // 4, number, np.int32) for number, name in enumerate(names("ab"))}
@@ -32,7 +32,7 @@ def test_two_reductions_that_wait_for_each_others_room() -> None:
             clients[node].reduce(names(target), target=target, order="fixed", timeout=TIMEOUT)
             for node, target in ((2, "a"), (3, "b"))
         ]
-        # Each has the room for one sum where the other one needs it next.
+        # Each reduction holds the space that the other one needs next.
         eventually(lambda: min(used(0), used(1)) > 3 * SIZE, "each has begun")
         put(1, "a3")
         put(0, "b3")

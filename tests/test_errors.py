@@ -1,4 +1,4 @@
-"""One class per kind, each also what Python would call it."""
+"""Each kind of error has a class of its own, which also derives from Python's fitting class."""
 
 import hoplite
 import pytest
@@ -32,7 +32,7 @@ def test_errors_are_caught_as_pythons_own(kind: type[Exception], builtin: type[E
     assert issubclass(kind, builtin)
 
 
-def test_what_is_worth_a_retry() -> None:
+def test_retryable_errors() -> None:
     retryable = {kind for kind in KINDS if kind.is_retryable}
     assert retryable == {
         hoplite.TimedOut,

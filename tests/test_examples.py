@@ -1,4 +1,4 @@
-"""What a newcomer tries first does what it says: the README's program and the examples."""
+"""The README's program and the tour of failures run without errors and warnings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 TIMEOUT = 120.0
-"""Seconds: these take two or three."""
+"""Seconds for a program. Each takes two or three."""
 
 
 def output_of(*arguments: str) -> str:
-    """What a Python program prints; it must end well, and warn of nothing."""
+    """The output of a Python program, which must succeed without warnings."""
     command = [sys.executable, "-W", "error", *arguments]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT)
     assert ended.returncode == 0, ended.stderr
@@ -25,7 +25,7 @@ def output_of(*arguments: str) -> str:
 def test_the_first_program_of_the_readme() -> None:
     (program, *_) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     printed = output_of("-c", program)
-    # Which three of four were summed up, and the beginning of the sum.
+    # The three sources of the sum, and the start of the sum.
     assert len(set(re.findall(r"'gradient-(\d)'", printed))) == 3
 
 

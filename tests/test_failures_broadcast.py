@@ -1,4 +1,4 @@
-"""Nodes that die or stand still in the middle of a broadcast: everyone else goes on from the byte it has."""
+"""Nodes die or pause during a broadcast. All others go on from the byte that they have."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ ClusterOf = Callable[[int], hoplite.LocalCluster]
 SIZE = 16 * MIB
 HALF = SIZE // 2
 NEARLY_HALF = HALF - 6 * GRAIN
-"""What everyone has come to have when half is written: each hop may hold back a grain."""
+"""Bytes that every node has when half is written. Each hop may hold back a grain."""
 
 PAUSE_NOTICED = 2.0
-"""Seconds within which a paused process is given up, as docs/fault-tolerance.md promises."""
+"""Seconds after which others give up a paused process. docs/fault-tolerance.md promises this."""
 
 BUSY = 8.0
-"""Seconds more that a machine may need on which everything else runs, too."""
+"""Additional seconds for a busy machine."""
 
 
 class Broadcast:
-    """An object half written on node 0, and behind it a chain: node 1, node 2, ... each has that half.
+    """An object half written on node 0. Nodes 1, 2, ... form a chain behind it and have that half.
 
-    The last node looks on, and owns the directory entry unless another `owner` is given.
+    The last node is not in the chain. It owns the directory entry unless another `owner` is given.
     """
 
     def __init__(self, cluster: hoplite.LocalCluster, threads: Threads, owner: int | None = None) -> None:
@@ -48,7 +48,7 @@ class Broadcast:
             self.get(node)
             has_received(self.clients[node], NEARLY_HALF)
         sent = [client.status(timeout=TIMEOUT).sent_bytes for client in self.clients]
-        # A chain, and no other tree: everyone but the last of it sends once.
+        # The tree is a chain: each node but the last sends the bytes once.
         assert all(NEARLY_HALF <= size <= HALF for size in sent[:-2])
         assert sent[-2:] == [0, 0]
 
@@ -58,7 +58,7 @@ class Broadcast:
         self.gets[node] = self.threads.submit(client.get, self.name, timeout=TIMEOUT)
 
     def kill(self, *nodes: int) -> None:
-        """Kill nodes; what their clients waited for ends with them."""
+        """Kill nodes. Running gets of their clients must fail."""
         for node in nodes:
             self.cluster.kill(node)
             if node in self.gets:
@@ -70,7 +70,7 @@ class Broadcast:
             np.testing.assert_array_equal(get.result(), content)
 
     def is_complete_on(self, *nodes: int) -> None:
-        """Wait until the directory knows these, and no others, as complete."""
+        """Wait until exactly these nodes have a complete copy, according to the directory."""
         wanted = {self.cluster.addresses[node] for node in nodes}
         eventually(lambda: holders(self.clients[self.looker], self.name) == wanted, f"complete on {nodes}")
 
@@ -81,7 +81,7 @@ def broadcast(threads: Threads, cluster_of: ClusterOf) -> Callable[..., Broadcas
 
 
 @pytest.mark.parametrize("dead", [(1,), (2,), (4,), (2, 3), (1, 3)], ids=str)
-def test_whoever_is_behind_a_dead_relay_goes_on_and_fetches_nothing_twice(
+def test_receivers_behind_a_dead_relay_fetch_no_byte_twice(
     broadcast: Callable[..., Broadcast], dead: tuple[int, ...]
 ) -> None:
     chain = broadcast()
@@ -92,19 +92,19 @@ def test_whoever_is_behind_a_dead_relay_goes_on_and_fetches_nothing_twice(
         assert chain.clients[node].status(timeout=TIMEOUT).received_bytes == SIZE
 
 
-def test_a_relay_that_owns_the_directory_entry(broadcast: Callable[..., Broadcast]) -> None:
+def test_the_relay_with_the_directory_entry_dies(broadcast: Callable[..., Broadcast]) -> None:
     chain = broadcast(owner=2)
     chain.kill(2)
     chain.put.finish()
     chain.everyone_gets(chain.content)
-    # A newcomer finds it, too.
+    # A later get finds the object too.
     chain.get(chain.looker)
     chain.everyone_gets(chain.content)
 
 
 def test_the_next_sender_dies_before_it_sends(broadcast: Callable[..., Broadcast]) -> None:
     chain = broadcast()
-    # Whoever was behind 2 is lent 1, which never answers and dies as well.
+    # Node 3 was behind node 2. It is lent node 1, which never answers and dies as well.
     chain.cluster.pause(1)
     chain.kill(2)
     eventually(
@@ -121,7 +121,7 @@ def test_the_origin_may_die_once_another_copy_is_complete(
     broadcast: Callable[..., Broadcast], how: str
 ) -> None:
     chain = broadcast(4)
-    # Node 2 stops half-way: what it lacks must come from where else it is complete.
+    # Node 2 pauses half-way. It must get the rest from another complete copy.
     chain.cluster.pause(2)
     if how == "get":
         chain.put.finish()
@@ -129,7 +129,7 @@ def test_the_origin_may_die_once_another_copy_is_complete(
         chain.is_complete_on(0, 1)
         chain.kill(0)
     else:
-        # Whose bytes are the object's is open while the first writer is at it: this one waits.
+        # The first writer has the claim, so the second put waits.
         second = chain.threads.submit(chain.clients[3].put, chain.content, chain.name, timeout=TIMEOUT)
         with pytest.raises(TimeoutError):
             second.result(timeout=0.5)
@@ -140,12 +140,12 @@ def test_the_origin_may_die_once_another_copy_is_complete(
     chain.everyone_gets(chain.content)
 
 
-def test_the_origin_dies_before_anybody_has_it_all_and_it_is_put_elsewhere(
+def test_a_withdrawn_object_is_put_elsewhere(
     broadcast: Callable[..., Broadcast],
 ) -> None:
     chain = broadcast()
     chain.kill(0)
-    # It never was complete: withdrawn, not lost. Those who have half of it wait for the next put.
+    # It never was complete, so it is withdrawn and not lost. Running gets wait for the next put.
     eventually(
         lambda: all(client.status(timeout=TIMEOUT).copies == 0 for client in chain.clients[1:]),
         "the bytes of the dead writing are dropped",
@@ -157,7 +157,7 @@ def test_the_origin_dies_before_anybody_has_it_all_and_it_is_put_elsewhere(
 
 
 @pytest.mark.parametrize("dead", [2, 4], ids=["relay", "last"])
-def test_a_receiver_that_comes_back_gets_again(broadcast: Callable[..., Broadcast], dead: int) -> None:
+def test_a_restarted_receiver_gets_again(broadcast: Callable[..., Broadcast], dead: int) -> None:
     chain = broadcast()
     chain.kill(dead)
     chain.cluster.restart(dead)
@@ -166,7 +166,7 @@ def test_a_receiver_that_comes_back_gets_again(broadcast: Callable[..., Broadcas
     chain.everyone_gets(chain.content)
 
 
-def test_a_paused_relay_is_gone_round_and_finishes_when_it_wakes_up(
+def test_a_paused_relay_is_bypassed_and_finishes_on_resume(
     broadcast: Callable[..., Broadcast],
 ) -> None:
     chain = broadcast()
@@ -178,7 +178,7 @@ def test_a_paused_relay_is_gone_round_and_finishes_when_it_wakes_up(
     assert time.monotonic() - started < PAUSE_NOTICED + BUSY
     chain.cluster.resume(2)
     np.testing.assert_array_equal(paused.result(), chain.content)
-    # It is a member again, and serves others.
+    # It is a member again and sends to others.
     chain.cluster.wait_members(len(chain.cluster))
     chain.cluster.kill(0)
     chain.cluster.kill(1)

@@ -1,4 +1,4 @@
-"""A node dies with its slice of the directory: whatever waits finishes under the next owner."""
+"""A node dies with its shards of the directory. Waiting calls finish under the next owner."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Threads = ThreadPoolExecutor
 ClusterOf = Callable[[int], hoplite.LocalCluster]
 
 OWNER = 1
-"""The node that is to die."""
+"""The node that dies."""
 
 INLINE, STREAMED = 1000, 4 * MIB
-"""Bytes of an object that lies in its directory entry itself, and of one that does not."""
+"""Sizes of an object that travels in its directory entry, and of one that does not."""
 
 UNANSWERED = 0.1
-"""Seconds in which any of these calls would have ended if it could."""
+"""Seconds in which each of these calls would end if the owner answered."""
 
 
 class Directory:
-    """Four nodes; the entries of all `names` lie with node 1."""
+    """Four nodes. Node 1 owns the entries of all `names`."""
 
     def __init__(self, cluster: hoplite.LocalCluster, threads: Threads) -> None:
         self.cluster = cluster
@@ -38,7 +38,7 @@ class Directory:
         self.others = [client for node, client in enumerate(self.clients) if node != OWNER]
 
     def knows(self, entries: int) -> None:
-        """Wait until the owner has so many entries."""
+        """Wait until the owner has this number of entries."""
         eventually(
             lambda: self.clients[OWNER].status(timeout=TIMEOUT).entries >= entries, f"{entries} entries"
         )
@@ -84,7 +84,7 @@ def test_waits_and_reductions_go_on_watching(directory: Directory, size: int) ->
     np.testing.assert_array_equal(directory.clients[3].get("sum", timeout=TIMEOUT), expected)
 
 
-def test_who_comes_after_its_death_finds_a_transfer_half_way(directory: Directory) -> None:
+def test_a_get_after_the_owners_death_joins_a_running_transfer(directory: Directory) -> None:
     put = SlowPut(directory.clients[0], directory.name, bytes_of(0))
     put.write(SIZE // 2)
     gets = [directory.threads.submit(directory.clients[2].get, directory.name, timeout=TIMEOUT)]
@@ -102,7 +102,7 @@ def put_both(client: hoplite.Client, names: list[str]) -> None:
         client.put(bytes_of(0, STREAMED), name, timeout=TIMEOUT)
 
 
-# Names: the first has been put and got, the second put, the third not yet.
+# The first name has been put and got, the second only put, the third neither.
 CALLS: dict[str, Callable[[hoplite.Client, list[str]], Any]] = {
     "put": lambda client, names: client.put(bytes_of(0, STREAMED), names[2], timeout=TIMEOUT),
     "small put": lambda client, names: client.put(bytes_of(0, INLINE), names[2], timeout=TIMEOUT),
@@ -115,7 +115,7 @@ CALLS: dict[str, Callable[[hoplite.Client, list[str]], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_question_that_the_owner_does_not_answer_any_more(
+def test_calls_finish_after_a_paused_owner_dies(
     directory: Directory, call: Callable[[hoplite.Client, list[str]], Any]
 ) -> None:
     put_both(directory.clients[0], directory.names[:2])
@@ -129,7 +129,7 @@ def test_a_question_that_the_owner_does_not_answer_any_more(
     under_way = [directory.threads.submit(timed, client) for client in directory.others[1:]]
     wait(under_way, timeout=UNANSWERED)
     directory.die()
-    # By their own clock: if this thread stands still for half a second, the owner is rightly taken for dead.
+    # The calls' own threads measure the time. This one may stand still, and then the owner counts as dead.
     results, seconds = zip(*(each.result() for each in under_way), strict=True)
     assert min(seconds) > UNANSWERED
     if call is CALLS["delete"]:
@@ -142,9 +142,9 @@ def test_a_question_that_the_owner_does_not_answer_any_more(
         assert all([str(id) for id in ready] == directory.names[:2] for ready, _ in results)
 
 
-def test_what_a_living_node_holds_stays_gettable(directory: Directory) -> None:
+def test_objects_on_living_nodes_stay_gettable(directory: Directory) -> None:
     sizes = {name: size for name in directory.names for size in (INLINE, STREAMED)}
-    # Of some names other nodes have the entries.
+    # Other nodes own the entries of some names.
     sizes |= {f"any {number}": (INLINE, STREAMED)[number % 2] for number in range(12)}
     for name, size in sizes.items():
         directory.clients[0].put(bytes_of(size, size), name, timeout=TIMEOUT)
@@ -155,7 +155,7 @@ def test_what_a_living_node_holds_stays_gettable(directory: Directory) -> None:
 
 
 @pytest.mark.parametrize("size", [INLINE, STREAMED])
-def test_a_tombstone_stands(directory: Directory, size: int) -> None:
+def test_a_tombstone_survives_its_owner(directory: Directory, size: int) -> None:
     directory.clients[0].put(bytes_of(0, size), directory.name, timeout=TIMEOUT)
     directory.clients[2].get(directory.name, timeout=TIMEOUT)
     directory.clients[3].delete(directory.name, timeout=TIMEOUT)
@@ -171,7 +171,7 @@ def test_a_tombstone_stands(directory: Directory, size: int) -> None:
                 client.locations(directory.name, timeout=TIMEOUT)
 
     is_deleted(directory.others)
-    # Nor does it rise when its owner comes back: empty, and knowing nothing.
+    # The id stays deleted when its owner restarts without any knowledge of it.
     directory.cluster.restart(OWNER)
     directory.clients[OWNER].reconnect(timeout=TIMEOUT)
     is_deleted(directory.clients)
@@ -201,7 +201,7 @@ def test_the_next_owner_dies_too(directory: Directory) -> None:
         np.testing.assert_array_equal(get.result(), bytes_of(0, STREAMED))
 
 
-def test_a_node_that_comes_back_takes_its_share(directory: Directory) -> None:
+def test_a_restarted_node_owns_its_shards_again(directory: Directory) -> None:
     directory.die()
     directory.clients[0].put(bytes_of(0, STREAMED), directory.name, timeout=TIMEOUT)
     directory.cluster.restart(OWNER)
@@ -211,7 +211,7 @@ def test_a_node_that_comes_back_takes_its_share(directory: Directory) -> None:
         lambda: holders(directory.clients[OWNER], directory.name) == {directory.cluster.addresses[0]},
         "the entry is where it belongs now",
     )
-    # Settled: now and then one of its own turns up.
+    # The owner has its shards again: some new names belong to it.
     (name,) = names_owned_by(directory.clients, OWNER)
     directory.clients[2].put(bytes_of(1, STREAMED), name, timeout=TIMEOUT)
     for client in directory.clients:

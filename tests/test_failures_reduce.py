@@ -1,4 +1,4 @@
-"""Participants that die at any point of a reduction: the result is exactly that of the sources it names."""
+"""Participants die at any point of a reduction. The result is exactly the sum of its named sources."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Threads = ThreadPoolExecutor
 ClusterOf = Callable[[int], hoplite.LocalCluster]
 
 SIZE = 8 * MIB
-"""So large that the tree is a chain, whatever has been measured of this machine."""
+"""So large that the tree is a chain, whatever the cost model has measured."""
 HALF = SIZE // 2
 NEARLY_HALF = HALF - 6 * GRAIN
-"""What everyone has come to have when half is written: each hop may hold back a grain."""
+"""Bytes that every node has when half is written. Each hop may hold back a grain."""
 
 
 class Sum:
-    """A chain half-way: the source of node 1 flows to node 2, is added to its own there, and so on.
+    """A reduction by a chain, of which half is done. Node 2 adds its source to that of node 1, and so on.
 
-    The last but one is the root, unless node 0, the coordinator, has a source as well: then that is the
-    last in the chain. Getters behind the target, on node 0 and on the looker, have half of it. As many
-    sources are to go in as the chain has; the last node looks on, and may put the two that are left.
+    - The root is the last node but one. With `own_root` it is node 0, the coordinator, with its own source.
+    - Gets of the target run on node 0 and on the last node (`looker`). They have half of it.
+    - The reduction takes as many sources as the chain has. The last node can put the two spare ones.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Sum:
         threads: Threads,
         *,
         own_root: bool = False,
-        seated: int | None = None,
+        started: int | None = None,
     ) -> None:
-        """With `seated` only so many of the chain are there yet, and no byte of the target is."""
+        """`started`: only so many nodes of the chain have put their sources. The target has no byte yet."""
         self.cluster = cluster
         self.threads = threads
         self.clients = [cluster.connect(node) for node in range(len(cluster))]
@@ -69,16 +69,16 @@ class Sum:
             for node, copy in ((0, False), (self.looker, True))
         }
         self.puts: dict[int, SlowPut] = {}
-        for node in self.chain[:seated]:
+        for node in self.chain[:started]:
             self.start(node)
             if node != self.chain[0]:
                 has_folded(self.clients[node], 2 * NEARLY_HALF)
-        if seated is None:
+        if started is None:
             for getter in (0, self.looker):
                 has_received(self.clients[getter], NEARLY_HALF)
 
     def start(self, node: int, *, source: int | None = None) -> None:
-        """Put half of a source on this node: its own, unless another is given."""
+        """Put half of a source on this node: its own source, or the given one."""
         source = node if source is None else source
         self.puts[source] = SlowPut(self.clients[node], self.sources[source], bytes_of(source, SIZE))
         self.puts[source].write(HALF)
@@ -90,14 +90,14 @@ class Sum:
             self.puts.pop(node, None)
 
     def spare(self) -> None:
-        """Put the two sources nobody has counted on yet, on the last node."""
+        """Put the two spare sources on the last node."""
         for source in (self.looker, self.looker + 1):
             self.clients[self.looker].put(bytes_of(source, SIZE), self.sources[source], timeout=TIMEOUT)
 
     def ends_right(self, *, without: tuple[int, ...] = (), dead: tuple[int, ...] = ()) -> None:
-        """The result is that of the sources it names, and whoever lives sees the same.
+        """Check that the result is the sum of the sources that it names, and that all living nodes get it.
 
-        Nodes `without` are dead or mute, and their sources do not go in; the `dead` ones' may.
+        The sources of the nodes `without` must not be in it. Those of the nodes `dead` may be.
         """
         for put in self.puts.values():
             put.finish()
@@ -123,7 +123,7 @@ def half_way(threads: Threads, cluster_of: ClusterOf) -> Callable[..., Sum]:
     return lambda nodes=6, **options: Sum(cluster_of(nodes), threads, **options)
 
 
-# First in the chain, in its middle, next to the root, the root; two neighbours; both ends.
+# The first of the chain, one in its middle, the child of the root, the root, two neighbours, both ends.
 @pytest.mark.parametrize("dead", [(1,), (2,), (3,), (4,), (2, 3), (1, 4)], ids=str)
 def test_the_first_k_of_n_go_on_without_the_dead(half_way: Callable[..., Sum], dead: tuple[int, ...]) -> None:
     reduction = half_way()
@@ -137,8 +137,8 @@ def test_the_first_k_of_n_go_on_without_the_dead(half_way: Callable[..., Sum], d
 def test_a_death_while_more_sources_are_to_come(
     half_way: Callable[..., Sum], dead: int, added_up: int
 ) -> None:
-    # Node 3 adds up what is there, and tells nobody: another source may come and join it there.
-    reduction = half_way(seated=3)
+    # Node 3 folds the present sources but publishes nothing, because another source may join it.
+    reduction = half_way(started=3)
     if added_up == SIZE:
         for node in (1, 2, 3):
             reduction.puts.pop(node).finish()
@@ -157,14 +157,14 @@ def test_short_and_long_chains(half_way: Callable[..., Sum], nodes: int) -> None
     reduction.ends_right(without=(nodes // 2,))
 
 
-def test_three_deaths_each_after_the_repair_of_the_one_before(half_way: Callable[..., Sum]) -> None:
+def test_three_deaths_each_after_a_repair(half_way: Callable[..., Sum]) -> None:
     reduction = half_way(8)
     looker = reduction.clients[reduction.looker]
     for dead, node, spare in ((5, 7, 7), (3, 7, 8), (1, 0, 0)):
         received = looker.status(timeout=TIMEOUT).received_bytes
         reduction.kill(dead)
         reduction.start(node, source=spare)
-        # The sum has come as far as before, at least.
+        # The sum is again as far as before the death.
         has_received(looker, received + NEARLY_HALF)
     reduction.ends_right(without=(1, 3, 5))
 
@@ -178,14 +178,14 @@ def test_the_coordinator_may_be_the_root(half_way: Callable[..., Sum], dead: int
 
 
 @pytest.mark.parametrize("dead", [1, 3, 4])
-def test_a_source_that_is_put_again_takes_part_again(half_way: Callable[..., Sum], dead: int) -> None:
+def test_a_source_put_again_takes_part_again(half_way: Callable[..., Sum], dead: int) -> None:
     reduction = half_way()
     reduction.kill(dead)
     reduction.start(reduction.looker, source=dead)
     reduction.ends_right(dead=(dead,))
 
 
-def test_a_node_that_comes_back_takes_part_again(half_way: Callable[..., Sum]) -> None:
+def test_a_restarted_node_takes_part_again(half_way: Callable[..., Sum]) -> None:
     reduction = half_way()
     reduction.cluster.restart(2)
     reduction.clients[2].reconnect(timeout=TIMEOUT)
@@ -194,9 +194,9 @@ def test_a_node_that_comes_back_takes_part_again(half_way: Callable[..., Sum]) -
 
 
 @pytest.mark.parametrize("dead", [1, 2], ids=["source", "partial sum"])
-def test_who_has_sent_everything_may_die(half_way: Callable[..., Sum], dead: int) -> None:
+def test_a_node_may_die_after_sending_everything(half_way: Callable[..., Sum], dead: int) -> None:
     reduction = half_way()
-    # It can send all of it only when whoever adds to it has its own source as well.
+    # It can send everything only when the next node's own source is complete too.
     for node in range(1, dead + 2):
         reduction.puts.pop(node).finish()
     eventually(
@@ -209,7 +209,7 @@ def test_who_has_sent_everything_may_die(half_way: Callable[..., Sum], dead: int
 
 def test_a_second_death_during_the_repair(half_way: Callable[..., Sum]) -> None:
     reduction = half_way()
-    # Node 3 must start over for the death of 2: it is told, never does, and dies as well.
+    # Node 3 must start over because node 2 dies. It is paused, so it never does, and then it dies too.
     reduction.cluster.pause(3)
     reduction.kill(2)
     reduction.start(reduction.looker, source=5)
@@ -219,12 +219,12 @@ def test_a_second_death_during_the_repair(half_way: Callable[..., Sum]) -> None:
     reduction.ends_right(without=(2, 3))
 
 
-def test_whoever_took_the_seat_of_the_dead_may_die_too(half_way: Callable[..., Sum]) -> None:
+def test_the_replacement_of_a_dead_participant_dies(half_way: Callable[..., Sum]) -> None:
     reduction = half_way()
     del reduction.gets[reduction.looker]
     reduction.kill(2)
     reduction.start(reduction.looker, source=5)
-    # It has the sum of node 1 and its own.
+    # It has the sum of node 1's source and its own.
     has_folded(reduction.clients[reduction.looker], 2 * NEARLY_HALF)
     reduction.cluster.kill(reduction.looker)
     del reduction.puts[5]
@@ -232,10 +232,10 @@ def test_whoever_took_the_seat_of_the_dead_may_die_too(half_way: Callable[..., S
     reduction.ends_right(without=(2, reduction.looker))
 
 
-def test_a_participant_dies_that_never_took_its_seat(half_way: Callable[..., Sum], threads: Threads) -> None:
+def test_a_participant_dies_before_it_starts(half_way: Callable[..., Sum], threads: Threads) -> None:
     reduction = half_way()
     client = reduction.clients[0]
-    # Complete on a node that does not answer any more.
+    # The source is complete on a node that no longer answers.
     reduction.clients[3].put(bytes_of(7, SIZE), "mute", timeout=TIMEOUT)
     client.wait(["mute"], timeout=TIMEOUT)
     reduction.cluster.pause(3)
@@ -266,7 +266,7 @@ def test_a_further_reduction_behind_the_target(half_way: Callable[..., Sum], dea
     np.testing.assert_array_equal(reduction.clients[0].get("further", timeout=TIMEOUT), expected)
 
 
-def test_a_paused_participant_lets_its_seat_go_when_it_wakes_up(half_way: Callable[..., Sum]) -> None:
+def test_a_paused_participant_releases_its_slot_on_resume(half_way: Callable[..., Sum]) -> None:
     reduction = half_way()
     reduction.cluster.pause(2)
     paused = reduction.puts.pop(2)
@@ -274,7 +274,7 @@ def test_a_paused_participant_lets_its_seat_go_when_it_wakes_up(half_way: Callab
     reduction.ends_right(without=(2,))
     reduction.cluster.resume(2)
     paused.finish()
-    eventually(lambda: usage(reduction.clients[2]).reductions == 0, "it has no seat any more")
+    eventually(lambda: usage(reduction.clients[2]).reductions == 0, "it has no slot any more")
     eventually(lambda: usage(reduction.clients[2]).transfers == 0, "nothing is sent or received")
     assert usage(reduction.clients[2]).copies == 1
     np.testing.assert_array_equal(
@@ -286,12 +286,12 @@ def test_the_death_of_the_coordinator_frees_everything(half_way: Callable[..., S
     reduction = half_way()
     others = reduction.clients[1:]
     get = reduction.gets[reduction.looker]
-    # All that stays is each node's own source, which is being written still.
+    # Only each node's own source stays, which is still being written.
     source = Usage(usage(others[0]).used_bytes, copies=1, transfers=0, reductions=0)
     reduction.kill(0)
     returns_to([source] * 4 + [Usage(0, 0, 0, 0)], others)
     assert not get.done()
-    # Whoever waits for the target waits on, and the sources are as good as before.
+    # The get of the target still waits, and the sources are still usable.
     for put in reduction.puts.values():
         put.finish()
     names = [reduction.sources[node] for node in reduction.chain]

@@ -1,4 +1,4 @@
-"""Reductions of every kind whose participants die: small ones, in fixed order, to all, without a spare."""
+"""Participants die in other kinds of reductions: small, in fixed order, allreduce, without spare sources."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SIZE = 8 * MIB
 HALF = SIZE // 2
 
 
-# Below 64 KiB the directory's answers are folded; above, small sums are trees rather than chains.
+# Up to 64 KiB the coordinator folds the owners' answers. Above that, small sums use trees instead of chains.
 @pytest.mark.parametrize("size", [1000, 100_000, 400_000])
 @pytest.mark.parametrize("dead", [1, 3])
-def test_small_sums_whatever_the_tree(cluster_of: ClusterOf, size: int, dead: int) -> None:
+def test_small_sums_with_every_tree(cluster_of: ClusterOf, size: int, dead: int) -> None:
     cluster = cluster_of(6)
     clients = [cluster.connect(node) for node in range(6)]
     names = [f"source {number}" for number in range(8)]
@@ -50,7 +50,7 @@ def test_a_fixed_order_is_kept_to_the_last_bit(cluster_of: ClusterOf, rng: np.ra
     ]
     for put in puts:
         put.write(HALF)
-    # The third adds its own to the sum of the first two, and is followed by the fourth.
+    # Node 3 adds its source to the sum of the first two. Node 4 is behind it.
     has_folded(clients[4], HALF)
     cluster.kill(3)
     clients[5].put(values[2], names[2], timeout=TIMEOUT)
@@ -62,7 +62,7 @@ def test_a_fixed_order_is_kept_to_the_last_bit(cluster_of: ClusterOf, rng: np.ra
         np.testing.assert_array_equal(clients[node].get("sum", timeout=TIMEOUT), expected)
 
 
-def test_a_result_that_only_its_root_has_is_lost_with_it(cluster_of: ClusterOf) -> None:
+def test_a_result_is_lost_with_its_only_holder(cluster_of: ClusterOf) -> None:
     cluster = cluster_of(4)
     clients = [cluster.connect(node) for node in range(4)]
     first, second, target = names_owned_by(clients, 0, 3)
@@ -76,7 +76,7 @@ def test_a_result_that_only_its_root_has_is_lost_with_it(cluster_of: ClusterOf) 
         clients[1].get(target, timeout=TIMEOUT)
 
 
-def test_without_other_sources_it_waits_and_its_time_out_says_for_how_many(
+def test_the_timeout_of_a_reduction_counts_the_missing_sources(
     cluster_of: ClusterOf,
 ) -> None:
     cluster = cluster_of(3)
@@ -90,7 +90,7 @@ def test_without_other_sources_it_waits_and_its_time_out_says_for_how_many(
         reduction.result(TIMEOUT)
 
 
-def test_an_allreduce_reaches_all_who_live(cluster_of: ClusterOf) -> None:
+def test_an_allreduce_reaches_all_living_nodes(cluster_of: ClusterOf) -> None:
     cluster = cluster_of(5)
     clients = [cluster.connect(node) for node in range(5)]
     *names, target = names_owned_by(clients, 0, 6)

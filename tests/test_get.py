@@ -1,4 +1,4 @@
-"""Gets: before and after the put, streaming, views and copies."""
+"""Gets before and after the put, streaming gets, views and copies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_gets_may_come_first(clients: Clients, name: Names, rng: np.random.Gener
             np.testing.assert_array_equal(get.result(), content)
 
 
-def test_a_get_streams_behind_a_put_that_is_still_writing(clients: Clients, name: Names) -> None:
+def test_a_get_streams_behind_a_running_put(clients: Clients, name: Names) -> None:
     size = 8 * MIB
     half = size // 2
     room = np.zeros(size, np.uint8)
@@ -38,7 +38,7 @@ def test_a_get_streams_behind_a_put_that_is_still_writing(clients: Clients, name
         get = threads.submit(clients[2].get, creation.id, out=room, timeout=TIMEOUT)
         creation.array[:half] = 7
         creation.advance(half)
-        # The first half is there although the second is not even written.
+        # The first half is there before the second is written.
         eventually(lambda: (room[: half - MIB] == 7).all(), "the first half arrives")
         assert not get.done()
         creation.array[half:] = 9
@@ -127,11 +127,11 @@ def test_wait_returns_the_first_ready(clients: Clients, name: Names) -> None:
     assert list(map(str, clients[0].wait(ids, timeout=0.05)[0])) == [ids[1], ids[2]]
 
 
-def test_wait_without_patience_knows_what_is_ready_elsewhere(clients: Clients, name: Names) -> None:
+def test_a_wait_without_time_finds_ready_objects_elsewhere(clients: Clients, name: Names) -> None:
     ids = [name(i) for i in range(5)]
     for id, client in zip(ids, clients, strict=False):
         client.put(b"there", id, timeout=TIMEOUT)
-    # On a busy machine an owner may take longer to answer than such a wait waits for it.
+    # On a busy machine the owner may answer later than such a wait ends.
     eventually(lambda: list(map(str, clients[0].wait(ids, timeout=0)[0])) == ids[:4], "all that is there")
 
 
@@ -149,7 +149,7 @@ def test_prefetch_brings_objects_elsewhere(clients: Clients, name: Names, size: 
         clients[0].prefetch(id, "10.9.8.7:1")
 
 
-def test_locations_say_who_has_it_and_how_far(clients: Clients, name: Names) -> None:
+def test_locations_name_complete_and_partial_copies(clients: Clients, name: Names) -> None:
     id = name()
     assert clients[0].locations(id) == hoplite.Locations(None, ())
     with clients[1].create(id, MIB, np.uint8) as creation:

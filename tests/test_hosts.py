@@ -1,4 +1,4 @@
-"""Several hosts with addresses of their own: daemons find each other and move objects over the network."""
+"""Several hosts with their own addresses. Daemons find each other and move objects over the network."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def test_a_host_has_its_own_address_and_nothing_of_the_machine(hosts: Hosts) -> 
         assert addresses == {"lo": ["127.0.0.1"], "eth0": [host.address]}
 
 
-def test_a_node_that_listens_everywhere_announces_its_own_address(
-    hosts: Hosts, daemons: Sequence[Daemon]
-) -> None:
+def test_a_node_with_a_wildcard_address_announces_its_own(hosts: Hosts, daemons: Sequence[Daemon]) -> None:
     assert [daemon.address for daemon in daemons] == [f"{host.address}:{PORT}" for host in hosts]
 
 
@@ -62,7 +60,7 @@ def test_systems_share_a_hosts_memory_by_its_path() -> None:
     with Hosts(2) as hosts:
         first, second = hosts.memory.of(0), hosts.memory.of(1)
         mapped(first["source"], 4096).fill(7)
-        # As another system's process does, in the host.
+        # A process of another system in the host does this.
         told = "import sys; from lab.memory import mapped; mapped(sys.argv[1], 4096)[:10] += 1"
         hosts[0].run([sys.executable, "-c", told, first["source"]])
         assert list(mapped(first["source"], 8192)[[0, 9, 10, 1024]]) == [8, 8, 7, 0]
@@ -99,7 +97,7 @@ def test_reduce_over_three_hosts_through_the_network(hosts: Hosts, workers: list
         assert after[giver]["up"] - before[giver]["up"] >= SIZE
 
 
-def test_hosts_and_what_runs_in_them_are_gone_afterwards() -> None:
+def test_hosts_and_their_processes_are_removed_at_the_end() -> None:
     try:
         require()
     except HostsUnavailable as reason:
@@ -112,7 +110,7 @@ def test_hosts_and_what_runs_in_them_are_gone_afterwards() -> None:
     assert not any(name in listed for name in names)
 
 
-#: A host that answers whoever connects, and one that tries to: its exit status says whether it could.
+#: Programs of a host that accepts connections, and of one that connects and exits with the outcome.
 ANSWERING = (
     "import socket; s = socket.create_server(('', 9), backlog=64); print(1, flush=True)\nwhile 1: s.accept()"
 )
@@ -121,7 +119,7 @@ ASKING = "import socket, sys; socket.create_connection((sys.argv[1], 9), 0.5)"
 
 @pytest.fixture
 def network() -> Iterator[Hosts]:
-    """Four hosts that can be reached, and whose network may be broken."""
+    """Four hosts that accept connections. Tests may break their network."""
     try:
         require()
     except HostsUnavailable as reason:
@@ -135,7 +133,7 @@ def network() -> Iterator[Hosts]:
 
 
 def reached(network: Hosts) -> list[str]:
-    """For each host the numbers of those it reaches."""
+    """For each host, the numbers of the hosts that it reaches."""
     tries = {
         (asker.index, asked.index): subprocess.Popen(
             asker.command([sys.executable, "-c", ASKING, asked.address]), stderr=subprocess.DEVNULL
@@ -149,14 +147,14 @@ def reached(network: Hosts) -> list[str]:
 
 
 def settles(network: Hosts, expected: list[str]) -> None:
-    """A kernel that found nobody at an address looks again only a second later, so look more than once."""
+    """Look several times: a kernel that has found no host at an address tries again only after a second."""
     eventually(lambda: reached(network) == expected, f"{expected} reach each other")
 
 
 ALL_REACHED = ["123", "023", "013", "012"]
 
 
-def test_a_cut_host_reaches_nobody_keeps_its_carrier_and_comes_back(network: Hosts) -> None:
+def test_a_cut_host_keeps_its_carrier_and_comes_back(network: Hosts) -> None:
     settles(network, ALL_REACHED)
     network[1].cut()
     assert network[1].is_cut
@@ -193,7 +191,7 @@ def test_a_changed_rate_is_given_back(network: Hosts) -> None:
     assert rates() == built
 
 
-#: Sends without end to whoever takes, as fast as the link allows.
+#: Sends without end to the host that connects, as fast as the link allows.
 SENDING = """
 import socket, sys
 with socket.create_connection((sys.argv[1], 10)) as connection:
@@ -210,13 +208,13 @@ with socket.create_server(('', 10)) as listener:
 """
 
 
-def test_a_full_link_that_becomes_slow_goes_on_carrying(network: Hosts) -> None:
+def test_a_slowed_full_link_still_carries(network: Hosts) -> None:
     taking = network[1].start([sys.executable, "-c", TAKING], stdout=subprocess.PIPE)
     assert taking.stdout is not None
     taking.stdout.readline()
     network[0].start([sys.executable, "-c", SENDING, network[1].address])
     eventually(lambda: network[1].link_bytes()["down"] > 1 << 20, "the link is in use")
-    # What is queued there now are packets larger than a slow link's bucket.
+    # The queue now has packets larger than a slow link's bucket.
     network[0].limit(5)
     wanted = network[1].link_bytes()["down"] + (256 << 10)
     eventually(lambda: network[1].link_bytes()["down"] > wanted, "bytes come at 5 Mbit/s")

@@ -1,4 +1,4 @@
-"""Hosts in racks, and connections that get less than the link: measured with iperf3."""
+"""Hosts in racks, and connections capped below the rate of the link, measured with iperf3."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lab.hosts import Host, Hosts, HostsUnavailable, require  # noqa: E402
 from lab.limits import iperf  # noqa: E402
 from lab.network import Network  # noqa: E402
 
-#: Payload by rate: headers take 5 %, slow start and the bucket's burst some more either way.
+#: Share of the rate that payload reaches. Headers take 5 %. Slow start and the burst of the bucket change it.
 LEAST, MOST = 0.8, 1.1
 
 RATE, CAP = 200, 40
@@ -57,12 +57,12 @@ def test_one_flow_is_capped_and_enough_of_them_fill_the_link(capped: Hosts) -> N
 
 
 def test_flows_are_told_apart(capped: Hosts) -> None:
-    # Two of four rarely share a class, and then all four get three quarters.
+    # Sometimes two of four share a class. Then all four together get three quarters.
     best = max(mbit(capped[0], capped[1], flows=4) for _ in range(3))
     assert LEAST * 4 * CAP < best < MOST * 4 * CAP
 
 
-def test_a_capped_host_whose_rate_changes_keeps_the_cap(capped: Hosts) -> None:
+def test_a_changed_rate_keeps_the_cap(capped: Hosts) -> None:
     capped[1].limit(CAP / 2)
     assert mbit(capped[0], capped[1], size=BYTES // 8) < MOST * CAP / 2
     capped[1].restore()
@@ -77,7 +77,7 @@ def test_hosts_of_a_rack_share_its_uplink_and_not_each_others_links(racks: Hosts
     within = together([(0, 1), (2, 3)])
     assert min(within) > LEAST * RATE
     between = together([(0, 2), (1, 3)])
-    # Whoever ends last has the link to itself in the end.
+    # The last flow has the link to itself at the end.
     assert min(between) < 0.7 * RATE
     assert sum(between) < 1.5 * RATE
 
@@ -102,7 +102,7 @@ def test_racks_can_be_cut_partitioned_and_healed(racks: Hosts) -> None:
     assert {link["ifname"] for link in found} == {"lo", "eth0"}
 
 
-def test_what_was_made_is_gone_afterwards() -> None:
+def test_namespaces_and_links_are_removed_at_the_end() -> None:
     with Hosts(3, RATE, hosts_per_rack=2, uplink_mbit=RATE, flow_cap_mbit=CAP) as hosts:
         names = [host.namespace for host in hosts]
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
@@ -111,7 +111,7 @@ def test_what_was_made_is_gone_afterwards() -> None:
     assert "rack0" not in links
 
 
-def test_networks_that_make_no_sense_are_refused() -> None:
+def test_inconsistent_networks_are_refused() -> None:
     with pytest.raises(ValueError, match="without racks"):
         Network(RATE, uplink_mbit=RATE)
     with pytest.raises(ValueError, match="0 hosts in a rack"):
@@ -120,7 +120,7 @@ def test_networks_that_make_no_sense_are_refused() -> None:
         _ = Network(None, flow_cap_mbit=CAP).flows_to_fill
 
 
-def test_a_network_says_what_it_is() -> None:
+def test_a_network_describes_itself() -> None:
     assert str(Network(500.0)) == "500 Mbit/s"
     assert str(Network(500.0, 4, 250.0)) == "500 Mbit/s, racks of 4 behind 250 Mbit/s"
     assert str(Network(800.0, flow_cap_mbit=200.0)) == "800 Mbit/s, 200 Mbit/s a flow"

@@ -1,4 +1,4 @@
-"""ObjectId: a value with a name."""
+"""ObjectId: equality, order, hex, pickling and its errors."""
 
 import pickle
 
@@ -8,7 +8,7 @@ from hoplite import ObjectId
 
 
 def test_a_name_always_makes_the_same_id() -> None:
-    # BLAKE3 of "gradient", from the reference implementation: other languages must agree.
+    # BLAKE3 of "gradient" by the reference implementation. Clients in other languages must agree.
     assert ObjectId.from_name("") == ObjectId.from_hex("af1349b9f5f9a1a6a0404dea36dcc949")
     assert ObjectId.from_name("a") == ObjectId.from_name("a")
     assert ObjectId.from_name("a") != ObjectId.from_name("b")

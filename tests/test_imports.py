@@ -1,4 +1,4 @@
-"""The package's modules import each other without cycles, also inside of functions."""
+"""The package's modules import each other without cycles, even inside functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def name_of(file: Path) -> str:
 
 
 def imported(tree: ast.AST, known: set[str]) -> Iterator[str]:
-    """The modules that one imports when it runs: not those for type checkers alone."""
+    """The modules that a module imports when it runs. Imports only for type checkers do not count."""
     for node in ast.iter_child_nodes(tree):
         match node:
             case ast.If(test=ast.Name(id="TYPE_CHECKING")):
@@ -33,7 +33,7 @@ def imported(tree: ast.AST, known: set[str]) -> Iterator[str]:
                 yield from imported(node, known)
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_imports_have_no_cycles() -> None:
     files = {name_of(file): file for file in ROOT.rglob("*.py")}
     assert "hoplite.ray.values.handles" in files
     known = {*files, "hoplite._hoplite"}

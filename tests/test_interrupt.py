@@ -1,4 +1,4 @@
-"""Time-outs, Ctrl-C, threads: every wait ends when it should."""
+"""Time-outs, Ctrl-C, threads and `close` end every wait."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ Interrupted = Callable[[Callable[[], object]], None]
 
 @pytest.fixture
 def interrupted() -> Iterator[Interrupted]:
-    """Makes a call, with a SIGINT on its way that raises KeyboardInterrupt whatever started pytest."""
+    """Makes a call during which a SIGINT arrives. It raises KeyboardInterrupt however pytest was started."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupt(call: Callable[[], object]) -> None:
@@ -93,9 +93,7 @@ def test_ctrl_c_ends_every_wait(
     client.status(timeout=TIMEOUT)
 
 
-def test_ctrl_c_leaves_a_reduction_that_may_be_waited_for_again(
-    interrupted: Interrupted, client: hoplite.Client, name: Names
-) -> None:
+def test_a_reduction_survives_ctrl_c(interrupted: Interrupted, client: hoplite.Client, name: Names) -> None:
     names = [name(0), name(1)]
     reduction = client.reduce(names, target=name("sum"))
     with pytest.raises(KeyboardInterrupt):
@@ -106,7 +104,7 @@ def test_ctrl_c_leaves_a_reduction_that_may_be_waited_for_again(
     assert set(map(str, reduction.result(TIMEOUT).sources)) == set(names)
 
 
-def test_ctrl_c_ends_a_wait_for_room(interrupted: Interrupted) -> None:
+def test_ctrl_c_ends_a_wait_for_space(interrupted: Interrupted) -> None:
     with hoplite.LocalCluster(1, store_size="8MiB") as cluster:
         client = cluster.connect()
         client.put(bytes(6 << 20), "first")
@@ -116,7 +114,7 @@ def test_ctrl_c_ends_a_wait_for_room(interrupted: Interrupted) -> None:
 
 
 def test_ctrl_c_ends_a_connect(interrupted: Interrupted, tmp_path: Path) -> None:
-    # Somebody who listens and never says a word.
+    # A listener that never answers.
     path = str(tmp_path / "mute.sock")
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(path)
@@ -190,7 +188,7 @@ def test_close_ends_waits_of_other_threads(cluster: hoplite.LocalCluster, name: 
 def test_a_forked_child_is_told_to_connect_itself(
     cluster: hoplite.LocalCluster, name: Names, length: int
 ) -> None:
-    # In a process of its own: pytest's has threads, and forking those is another matter.
+    # In a process of its own, because pytest's has threads, which make forks unsafe.
     code = """
 import os, sys, numpy as np, hoplite
 client = hoplite.connect(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Clients killed with SIGKILL: what they were writing is withdrawn everywhere, what they held is let go."""
+"""Clients killed with SIGKILL: unsealed objects are withdrawn everywhere, and views are released."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ signal.pause()
 CREATE_AND_FORK = CREATE.replace("print(", "child = os.fork() or signal.pause()\nprint(child, ").replace(
     "import ", "import os, ", 1
 )
-"""The same, with a child process that has inherited everything; its id comes with the word."""
+"""The same, with a forked child that has inherited everything. Its process id follows the word."""
 
 LARGE = 512 * MIB
-"""Takes long enough to be caught on its way, copied into memory that the node uses for the first time."""
+"""So large that the process can be killed during the copy, which goes to memory that was not used before."""
 
 ATTEMPTS = 10
-"""How often that is tried: nearly always once is enough."""
+"""Most tries to kill it during the copy. Nearly always one is enough."""
 
 PUT = f"""
 import signal, sys, numpy as np, hoplite
@@ -71,7 +71,7 @@ signal.pause()
 
 @contextlib.contextmanager
 def child(code: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a client of its own, which has said that it is ready."""
+    """A process with a client of its own. It is ready."""
     with process(sys.executable, "-c", code, *arguments) as started:
         assert started.stdout is not None
         assert started.stdout.readline() == b"ready\n"
@@ -85,13 +85,13 @@ def kill(child: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def clients(cluster_of: ClusterOf) -> list[hoplite.Client]:
-    """One on each of four nodes; the first is that of the client that is to be killed."""
+    """One client on each of four nodes. The killed client is on the first node."""
     cluster = cluster_of(4)
     return [cluster.connect(node) for node in range(4)]
 
 
 def gets(threads: Threads, clients: list[hoplite.Client], name: str) -> list[Future[Any]]:
-    """On every node, the writer's own among them, with a view and into private memory."""
+    """Start gets on every node, also on the writer's, of views and of copies."""
     return [
         threads.submit(client.get, name, copy=copy, timeout=TIMEOUT)
         for client in clients
@@ -99,7 +99,7 @@ def gets(threads: Threads, clients: list[hoplite.Client], name: str) -> list[Fut
     ]
 
 
-# The directory entry may lie with the writer's node, with a receiver's, or with a third one.
+# The writer's node, a receiver's or a third one owns the directory entry.
 @pytest.mark.parametrize("owner", [0, 1, 3])
 def test_a_streaming_writer(threads: Threads, clients: list[hoplite.Client], owner: int) -> None:
     (name,) = names_owned_by(clients, owner)
@@ -109,17 +109,17 @@ def test_a_streaming_writer(threads: Threads, clients: list[hoplite.Client], own
         for client in clients[1:3]:
             has_received(client, HALF - MIB)
         kill(writer)
-    # Not only at the writer's node: also whoever streamed behind it drops what it has.
+    # Receivers that streamed behind the writer drop their bytes too.
     returns_to(before, clients)
     assert [get.exception(0) for get in waiting if get.done()] == []
-    # Another client, on another node, puts other bytes, of another size even.
+    # Another client on another node puts other bytes of another size.
     content = bytes_of(1, SIZE + 1)
     clients[3].put(content, name, timeout=TIMEOUT)
     for get in waiting:
         np.testing.assert_array_equal(get.result(), content)
 
 
-def test_a_writer_whose_child_lives_on(threads: Threads, clients: list[hoplite.Client]) -> None:
+def test_a_killed_writer_with_a_living_child(threads: Threads, clients: list[hoplite.Client]) -> None:
     (name,) = names_owned_by(clients, 3)
     before = [usage(client) for client in clients]
     with process(sys.executable, "-c", CREATE_AND_FORK, clients[0].socket, name) as writer:
@@ -130,7 +130,7 @@ def test_a_writer_whose_child_lives_on(threads: Threads, clients: list[hoplite.C
             waiting = gets(threads, clients[:2], name)
             has_received(clients[1], HALF - MIB)
             kill(writer)
-            # The child has the connection open, and nobody will ever write to it again.
+            # The child keeps the connection open but never writes to it.
             returns_to(before, clients)
             content = bytes_of(1, SIZE + 1)
             clients[0].put(content, name, timeout=TIMEOUT)
@@ -141,9 +141,9 @@ def test_a_writer_whose_child_lives_on(threads: Threads, clients: list[hoplite.C
 
 
 def is_caught(threads: Threads, clients: list[hoplite.Client], waiting: list[Future[Any]]) -> bool:
-    """Kill a client in the middle of a large put, behind which the `waiting` come to stream.
+    """Kill a client during a large put, behind which the `waiting` gets stream.
 
-    False if it had put all of it by then; otherwise everything it put is withdrawn.
+    False if the put was complete by then. Otherwise the object must be withdrawn.
     """
     before = [usage(client) for client in clients]
     with child(PUT, clients[0].socket, "large") as writer:
@@ -173,7 +173,7 @@ def test_a_large_put(threads: Threads) -> None:
     pytest.fail("the put was always done before its client was killed")
 
 
-def test_views_calls_and_reductions_are_let_go(clients: list[hoplite.Client]) -> None:
+def test_views_calls_and_reductions_are_released(clients: list[hoplite.Client]) -> None:
     def entries() -> int:
         return clients[1].status(timeout=TIMEOUT).entries
 
@@ -184,7 +184,7 @@ def test_views_calls_and_reductions_are_let_go(clients: list[hoplite.Client]) ->
     known = entries()
     clients[2].put(bytes_of(2, SIZE), deleted, timeout=TIMEOUT)
     with child(HOLD, clients[0].socket, deleted, first, second, never, target) as holder:
-        # The view keeps its bytes; the node waits and reduces on the client's behalf, others with it.
+        # The view keeps its bytes. Nodes wait and reduce for the client.
         eventually(lambda: usage(clients[0]).reductions == 1, "the reduction has begun")
         eventually(lambda: any(usage(client).reductions for client in clients[2:]), "somebody adds up")
         eventually(lambda: entries() == known + 2, "somebody waits for what is missing")
@@ -196,7 +196,7 @@ def test_views_calls_and_reductions_are_let_go(clients: list[hoplite.Client]) ->
 
 
 WAITING = 500_000
-"""Objects that a client waits for: to forget them all at once would take the node seconds."""
+"""Number of objects that a client waits for. Forgetting all of them at once would take the node seconds."""
 
 WAIT = f"""
 import signal, sys, threading, hoplite
@@ -210,7 +210,7 @@ signal.pause()
 """
 
 STALL_SECONDS = 0.45
-"""After so long without a word the others take a node for dead."""
+"""Seconds of silence after which the others declare a node dead."""
 
 
 def watched(client: hoplite.Client) -> int:
@@ -218,7 +218,7 @@ def watched(client: hoplite.Client) -> int:
     return gauges["objects watched"]
 
 
-def test_a_client_that_waits_for_many_objects_stalls_nobody(clients: list[hoplite.Client]) -> None:
+def test_a_dead_client_with_many_waits_stalls_nobody(clients: list[hoplite.Client]) -> None:
     with child(WAIT, clients[0].socket) as waiting:
         eventually(lambda: watched(clients[0]) == WAITING, "all are watched")
         kill(waiting)
@@ -245,7 +245,7 @@ signal.pause()
 """
 
 
-def test_a_connection_that_is_closed_while_a_forked_child_holds_it(clients: list[hoplite.Client]) -> None:
+def test_close_ends_the_connection_of_a_forked_child(clients: list[hoplite.Client]) -> None:
     before = clients[0].status(timeout=TIMEOUT).clients
     with process(sys.executable, "-c", CLOSE_AND_FORK, clients[0].socket) as closing:
         assert closing.stdout is not None

@@ -1,4 +1,4 @@
-"""What a node does at the limits of its host and its own: it says which one is met, and goes on."""
+"""A node at a limit, its own or its host's, names the limit and goes on."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from faults import MIB, TIMEOUT
 from hoplite.daemon import find_daemon
 
 DESCRIPTORS = 512
-"""More than a node needs, and no multiple of what any system begins with."""
+"""More than a node needs, and not a usual default of a system."""
 
 FEW_DESCRIPTORS = 64
-"""A node needs half of them before anybody calls."""
+"""A node uses half of them before the first client connects."""
 
 
 def with_limit(monkeypatch: pytest.MonkeyPatch, folder: Path, ulimit: str) -> None:
-    """From now on nodes start under `ulimit`."""
+    """Start all further nodes under `ulimit`."""
     daemon = folder / "hoplited"
     daemon.write_text(f'#!/bin/sh\nulimit {ulimit}\nexec "{find_daemon()}" "$@"\n')
     daemon.chmod(0o755)
@@ -31,13 +31,13 @@ def with_limit(monkeypatch: pytest.MonkeyPatch, folder: Path, ulimit: str) -> No
 
 
 def descriptor_limits(cluster: hoplite.LocalCluster) -> list[str]:
-    """Soft and hard limit of open files of the first node's process."""
+    """The soft and the hard limit of open files of the first node's process."""
     limits = Path(f"/proc/{cluster.pids[0]}/limits").read_text().splitlines()
     (line,) = (line for line in limits if line.startswith("Max open files"))
     return line.split()[3:5]
 
 
-def test_the_soft_limit_of_descriptors_is_raised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_soft_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with_limit(monkeypatch, tmp_path, f"-S -n {DESCRIPTORS}")
     with hoplite.LocalCluster(1, store_size="16MiB") as cluster:
         soft, hard = descriptor_limits(cluster)
@@ -50,7 +50,7 @@ def gauge(client: hoplite.Client, name: str) -> hoplite.Gauge:
     return found
 
 
-def test_one_client_too_many_is_told_so() -> None:
+def test_too_many_clients_are_refused() -> None:
     args = ["--clients-max", "2"]
     with hoplite.LocalCluster(1, store_size="16MiB", daemon_args=args) as cluster:
         first, second = cluster.connect(0), cluster.connect(0)
@@ -64,8 +64,8 @@ def test_one_client_too_many_is_told_so() -> None:
         cluster.connect(0).close()
 
 
-def test_more_clients_than_a_thousand_descriptors_once_had_room_for(cluster: hoplite.LocalCluster) -> None:
-    # 513 were one too many, which waited for a node that said nothing.
+def test_more_than_512_clients(cluster: hoplite.LocalCluster) -> None:
+    # Once the 513th client waited for ever for the node's answer.
     clients = [cluster.connect(0) for _ in range(600)]
     assert clients[-1].status(timeout=TIMEOUT).clients >= len(clients)
     for client in clients:
@@ -74,7 +74,7 @@ def test_more_clients_than_a_thousand_descriptors_once_had_room_for(cluster: hop
 
 @contextlib.contextmanager
 def silent_callers(path: str) -> Iterator[Callable[[], None]]:
-    """A way to call at a node's socket and say nothing; hung up at the end."""
+    """Makes connections to a node's socket that send nothing. They are closed at the end."""
     with contextlib.ExitStack() as callers:
 
         def call() -> None:
@@ -88,11 +88,13 @@ def open_descriptors(cluster: hoplite.LocalCluster) -> int:
     return len(os.listdir(f"/proc/{cluster.pids[0]}/fd"))
 
 
-def test_without_descriptors_a_client_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_clients_are_refused_without_file_descriptors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with_limit(monkeypatch, tmp_path, f"-n {FEW_DESCRIPTORS}")
     with hoplite.LocalCluster(1, store_size="16MiB") as cluster:
         with silent_callers(cluster.sockets[0]) as call:
-            # Each takes one until it is hung up on for its silence, seconds later: all of them call at once.
+            # Each connection takes a descriptor until the node closes it for its silence, seconds later.
             for _ in range(FEW_DESCRIPTORS):
                 call()
             eventually(lambda: open_descriptors(cluster) == FEW_DESCRIPTORS, "no descriptor is left")
@@ -105,14 +107,14 @@ def test_without_descriptors_a_client_is_told_so(monkeypatch: pytest.MonkeyPatch
             assert gauge(client, "clients").limit == FEW_DESCRIPTORS // 4
 
 
-def test_a_caller_that_says_nothing_is_hung_up_on(cluster: hoplite.LocalCluster) -> None:
+def test_a_silent_connection_is_closed(cluster: hoplite.LocalCluster) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(EVENTUALLY_SECONDS)
         caller.connect(cluster.sockets[1])
         assert caller.recv(1) == b""
 
 
-def test_what_is_bounded_outside_of_the_directory_has_a_gauge(clients: list[hoplite.Client]) -> None:
+def test_limits_outside_the_directory_have_gauges(clients: list[hoplite.Client]) -> None:
     clients[0].put(np.ones(MIB, np.uint8), "gauged", timeout=TIMEOUT)
     clients[1].get("gauged", timeout=TIMEOUT)
     gauges = [

@@ -1,4 +1,4 @@
-"""Objects whose last complete copy dies: who waits is told at once, and a new put completes who waits on."""
+"""The last complete copy of an object dies. Gets raise `ObjectLost` at once, or wait for a new put."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GETS: dict[str, Get] = {
 
 
 class Loss:
-    """Three nodes; the object is on the last of them only, and that will die."""
+    """Three nodes. Only the last one has the object, and it dies."""
 
     def __init__(self, cluster: hoplite.LocalCluster, owner: int, threads: Threads) -> None:
         self.cluster = cluster
@@ -41,12 +41,12 @@ class Loss:
         self.first, self.second = (rng.integers(0, 256, SIZE, np.uint8) for _ in range(2))
 
     def half_way(self, get: Get, **options: Any) -> Future[Any]:
-        """A get on the first node that has half of the object when nobody has the rest any more."""
+        """A get on the first node that has half of the object when the rest is lost."""
         put = SlowPut(self.clients[2], self.name, self.first)
         future = self.threads.submit(get, self.clients[0], self.name, timeout=TIMEOUT, **options)
         put.write(SIZE // 2)
         has_received(self.clients[0], SIZE // 2 - MIB)
-        # The other half is written, and never reaches the first node.
+        # The other half is written but never reaches the first node.
         self.cluster.pause(0)
         put.finish()
         self.is_complete_on_the_last()
@@ -55,7 +55,7 @@ class Loss:
         return future
 
     def at_its_start(self, get: Get, **options: Any) -> Future[Any]:
-        """A get on the first node whose sender does not send, and then dies."""
+        """A get on the first node. Its sender is paused, and then dies."""
         self.clients[2].put(self.first, self.name, timeout=TIMEOUT)
         self.is_complete_on_the_last()
         self.cluster.pause(2)
@@ -87,12 +87,12 @@ def is_told(future: Future[Any]) -> hoplite.ObjectLost:
 
 
 @pytest.mark.parametrize("get", GETS.values(), ids=GETS)
-def test_a_get_half_way_is_told(lose: Callable[[int], Loss], get: Get) -> None:
+def test_a_running_get_raises_object_lost(lose: Callable[[int], Loss], get: Get) -> None:
     is_told_half_way(lose(1), get)
 
 
 @pytest.mark.torch
-def test_a_get_of_a_tensor_half_way_is_told(lose: Callable[[int], Loss]) -> None:
+def test_a_running_get_of_a_tensor_raises_object_lost(lose: Callable[[int], Loss]) -> None:
     pytest.importorskip("torch")
     is_told_half_way(lose(1), lambda client, id, **options: client.get_torch(id, **options).numpy())
 
@@ -106,10 +106,10 @@ def is_told_half_way(loss: Loss, get: Get) -> None:
 
 
 @pytest.mark.parametrize("kind", ["view", "out", "async copy"])
-def test_a_get_half_way_waits_on_if_it_wants_and_never_mixes(lose: Callable[[int], Loss], kind: str) -> None:
+def test_a_waiting_get_never_mixes_two_contents(lose: Callable[[int], Loss], kind: str) -> None:
     loss = lose(1)
     future = loss.half_way(GETS[kind], on_lost="wait")
-    # It is lost for certain now: another get says so.
+    # The object is certainly lost, as another get reports.
     is_told(loss.threads.submit(loss.clients[0].get, loss.name, timeout=TIMEOUT))
     assert not future.done()
     loss.put_again()
@@ -134,12 +134,12 @@ def test_the_callback_is_called_once_and_the_get_goes_on(lose: Callable[[int], L
     assert told == [hoplite.ObjectId.from_name(loss.name)]
 
 
-# The owner of the directory entry: the getter's node, a bystander, or the very node that dies.
+# The owner of the directory entry is the getter's node, another node, or the node that dies.
 @pytest.mark.parametrize("owner", [1, 2])
-def test_half_way_whoever_owns_the_entry(lose: Callable[[int], Loss], owner: int) -> None:
+def test_a_running_get_raises_with_every_directory_owner(lose: Callable[[int], Loss], owner: int) -> None:
     loss = lose(owner)
     is_told(loss.half_way(GETS["copy"]))
-    # Who comes later is told as well, wherever.
+    # Later gets on all nodes raise too.
     for client in loss.clients[:2]:
         is_told(loss.threads.submit(client.get, loss.name, timeout=TIMEOUT))
     loss.put_again()
@@ -148,17 +148,17 @@ def test_half_way_whoever_owns_the_entry(lose: Callable[[int], Loss], owner: int
 
 
 @pytest.mark.parametrize("owner", [0, 1])
-def test_at_its_start_whoever_owns_the_entry(lose: Callable[[int], Loss], owner: int) -> None:
+def test_a_starting_get_raises_with_every_directory_owner(lose: Callable[[int], Loss], owner: int) -> None:
     loss = lose(owner)
     is_told(loss.at_its_start(GETS["view"]))
 
 
 @pytest.mark.parametrize("owner", [1, 2])
-def test_who_begins_after_the_loss_is_told(lose: Callable[[int], Loss], owner: int) -> None:
+def test_a_get_after_the_loss_raises(lose: Callable[[int], Loss], owner: int) -> None:
     loss = lose(owner)
     loss.clients[2].put(loss.first, loss.name, timeout=TIMEOUT)
     loss.is_complete_on_the_last()
-    # Nobody ever asked for it, and where its holder owned its entry, nobody alive had anything to do with it.
+    # No other node has asked for the object. If its holder owned the entry, no living node knows of it.
     loss.cluster.kill(2)
     for client in loss.clients[:2]:
         is_told(loss.threads.submit(client.get, loss.name, timeout=TIMEOUT))
@@ -167,7 +167,7 @@ def test_who_begins_after_the_loss_is_told(lose: Callable[[int], Loss], owner: i
     np.testing.assert_array_equal(loss.clients[0].get(loss.name, timeout=TIMEOUT), loss.second)
 
 
-def test_a_put_that_timed_out_is_not_lost(cluster_of: ClusterOf) -> None:
+def test_a_timed_out_put_is_not_lost(cluster_of: ClusterOf) -> None:
     cluster = cluster_of(2)
     clients = [cluster.connect(i) for i in range(2)]
     (name,) = names_owned_by(clients, 1)
@@ -175,7 +175,7 @@ def test_a_put_that_timed_out_is_not_lost(cluster_of: ClusterOf) -> None:
     with pytest.raises(hoplite.TimedOut):
         clients[0].put(b"in vain", name, timeout=0.05)
     cluster.resume(1)
-    # The owner has read of the put, and of its end, when it answers a later question of the same node.
+    # The owner answers requests of one node in order, so it knows that the put has ended.
     assert clients[0].locations(name, timeout=TIMEOUT).copies == ()
     for client in clients:
         with pytest.raises(hoplite.TimedOut):
@@ -205,7 +205,7 @@ def test_an_asyncio_callback_is_awaited(lose: Callable[[int], Loss]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["view", "async copy"])
-def test_what_the_callback_raises_ends_the_get(lose: Callable[[int], Loss], kind: str) -> None:
+def test_an_exception_of_the_callback_ends_the_get(lose: Callable[[int], Loss], kind: str) -> None:
     loss = lose(1)
 
     def give_up(id: hoplite.ObjectId) -> None:
@@ -244,7 +244,7 @@ def test_pickled_objects_are_lost_too(threads: Threads, cluster_of: ClusterOf) -
 
 
 class ManyLost:
-    """Three nodes; of five objects three are on the last node only, one on another, one nowhere yet."""
+    """Three nodes and five objects: three only on the last node, one on another, one not put yet."""
 
     def __init__(self, cluster: hoplite.LocalCluster) -> None:
         self.cluster = cluster
@@ -256,7 +256,7 @@ class ManyLost:
         for id in self.lost:
             self.clients[2].put(self.value, id, timeout=TIMEOUT)
         self.clients[1].put(self.value, self.kept, timeout=TIMEOUT)
-        # A wait that is at work while they die: it has seen four, and hears of three losses.
+        # Four objects are known to be ready before three of them are lost.
         eventually(lambda: len(self.wait(timeout=0.2)[0]) == 4, "all that was put is known")
 
     def wait(self, count: int | None = None, **options: Any) -> tuple[list[Any], list[Any]]:
@@ -269,7 +269,7 @@ class ManyLost:
                 self.clients[0].get(id, timeout=TIMEOUT)
 
 
-def test_a_wait_tells_of_every_loss(threads: Threads, cluster_of: ClusterOf) -> None:
+def test_a_wait_reports_every_loss(threads: Threads, cluster_of: ClusterOf) -> None:
     many = ManyLost(cluster_of(3))
     many.lose()
     told: list[hoplite.ObjectId] = []
@@ -291,7 +291,7 @@ def test_a_wait_may_raise_or_wait_on(threads: Threads, cluster_of: ClusterOf) ->
     waits = [threads.submit(many.wait, timeout=TIMEOUT, on_lost=on_lost) for on_lost in ("raise", "wait")]
     default = threads.submit(many.wait, timeout=TIMEOUT)
     many.lose()
-    # Those three had been ready before; who asks now hears that they are not.
+    # The three were ready before. A new wait reports them as lost.
     with pytest.raises(hoplite.ObjectLost) as caught:
         many.wait(timeout=TIMEOUT, on_lost="raise")
     assert caught.value.object_id in many.lost
@@ -314,7 +314,7 @@ def test_an_asyncio_wait_awaits_the_callback(cluster_of: ClusterOf) -> None:
 
 
 @pytest.mark.parametrize("on_lost", ["no such word", None, 3])
-def test_what_is_no_answer_to_a_loss(client: hoplite.Client, on_lost: Any) -> None:
+def test_invalid_values_of_on_lost_are_refused(client: hoplite.Client, on_lost: Any) -> None:
     for call in (client.get, client.get_object, client.wait):
         with pytest.raises(hoplite.BadArgument, match="on_lost"):
             call("x", on_lost=on_lost, timeout=TIMEOUT)

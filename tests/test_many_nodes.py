@@ -1,4 +1,4 @@
-"""Sixty-four daemons on one machine: they find each other, do collectives, and lose a third at once."""
+"""Sixty-four daemons on one machine find each other and do collectives. A third of them dies at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KILLED = range(1, NODES, 3)
 ELEMENTS = 50_000
 
 
-def test_a_third_of_many_nodes_dies_in_the_midst_of_collectives() -> None:
+def test_a_third_of_many_nodes_dies_during_collectives() -> None:
     with hoplite.LocalCluster(NODES, store_size="16MiB") as cluster, ThreadPoolExecutor(NODES) as threads:
         clients = list(threads.map(cluster.connect, range(NODES)))
         assert all(len(client.status(timeout=60).members) == NODES for client in clients)
@@ -22,7 +22,7 @@ def test_a_third_of_many_nodes_dies_in_the_midst_of_collectives() -> None:
             return clients[node].put(np.full(ELEMENTS, node, np.float64), f"{round} {node}", timeout=60)
 
         def total(ids: list[hoplite.ObjectId], target: str) -> float:
-            """Summed from everywhere, got by everybody."""
+            """Sum sources of all nodes, and get the sum on all nodes."""
             clients[0].reduce(ids, target=target, timeout=120).result()
             living = [client for node, client in enumerate(clients) if node in alive]
             sums = set(threads.map(lambda client: float(client.get(target, timeout=120)[-1]), living))
@@ -32,7 +32,7 @@ def test_a_third_of_many_nodes_dies_in_the_midst_of_collectives() -> None:
         alive = set(range(NODES))
         assert total([put(node, "before") for node in alive], "all") == sum(range(NODES))
 
-        # One source is missing until the third has died: the sum must be mended, and ends on a survivor.
+        # One source is put after the deaths, so the reduction must be repaired and ends on a survivor.
         survivors = alive - set(KILLED)
         late = sorted(survivors)[len(KILLED) :]
         early = [node for node in range(NODES) if node not in late]

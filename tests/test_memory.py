@@ -1,4 +1,4 @@
-"""Deleting, evicting, filling up: the store's room comes back, and never runs over."""
+"""Deletes and evictions free space in the store, and puts never exceed it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STORE_MIB = 32
 
 @pytest.fixture
 def small() -> Iterator[hoplite.LocalCluster]:
-    """Two nodes with little room, of the test's own."""
+    """Two nodes with small stores, of the test's own."""
     with hoplite.LocalCluster(2, store_size=f"{STORE_MIB}MiB") as cluster:
         yield cluster
 
@@ -54,7 +54,7 @@ def test_deleted_ids_are_gone_everywhere(clients: list[hoplite.Client], name: Na
         clients[0].locations(ids[0])
 
 
-def test_a_waiting_get_hears_of_the_delete(clients: list[hoplite.Client], name: Names) -> None:
+def test_a_delete_ends_a_waiting_get(clients: list[hoplite.Client], name: Names) -> None:
     id = hoplite.ObjectId.from_name(name())
     outcome: list[object] = []
 
@@ -75,7 +75,7 @@ def test_a_waiting_get_hears_of_the_delete(clients: list[hoplite.Client], name: 
             creation.seal(timeout=TIMEOUT)
 
 
-def test_deleting_what_never_was_is_no_error(client: hoplite.Client, name: Names) -> None:
+def test_an_unknown_id_may_be_deleted(client: hoplite.Client, name: Names) -> None:
     client.delete(name())
     client.delete([])
 
@@ -89,7 +89,7 @@ def test_other_sizes_under_a_taken_id_are_refused(clients: list[hoplite.Client],
             client.put(np.zeros(length), id, timeout=TIMEOUT)
 
 
-def test_copies_that_came_by_get_make_room(small: hoplite.LocalCluster) -> None:
+def test_fetched_copies_are_evicted(small: hoplite.LocalCluster) -> None:
     writer, reader = small.connect(0), small.connect(1)
     for i in range(12):
         id = writer.put(block(i), f"{i}", timeout=TIMEOUT)
@@ -120,7 +120,7 @@ def test_the_least_recently_used_copy_goes_first(small: hoplite.LocalCluster) ->
     eventually(lambda: held() == {"0", "2"}, "only 1, the least recently used, was evicted")
 
 
-def test_what_is_larger_than_the_store_fails_at_once(small: hoplite.LocalCluster) -> None:
+def test_an_object_larger_than_the_store_fails_at_once(small: hoplite.LocalCluster) -> None:
     client = small.connect(0)
     with pytest.raises(hoplite.StoreFull) as caught:
         client.put(block(0, mib=STORE_MIB + 1), "giant")
@@ -139,7 +139,7 @@ def test_a_full_store_waits_then_fails_clearly(small: hoplite.LocalCluster) -> N
         assert (client.get(f"{i}") == i).all()
 
 
-def test_a_waiting_put_goes_on_when_room_comes(small: hoplite.LocalCluster) -> None:
+def test_a_waiting_put_goes_on_when_space_is_free(small: hoplite.LocalCluster) -> None:
     client = small.connect(0)
     for i in range(3):
         client.put(block(i), f"{i}")
@@ -178,9 +178,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
-def test_what_a_dead_client_held_comes_back(
-    small: hoplite.LocalCluster, signal_number: signal.Signals
-) -> None:
+def test_memory_of_a_dead_client_is_freed(small: hoplite.LocalCluster, signal_number: signal.Signals) -> None:
     client = small.connect(0)
     client.put(block(1), "seen")
     with process(sys.executable, "-c", CHILD, small.sockets[0]) as child:
@@ -197,7 +195,7 @@ def test_what_a_dead_client_held_comes_back(
 
 
 def rss_kib(pid: int) -> int:
-    """Resident memory that is the process's own: without the arena, which is shared memory."""
+    """Private resident memory of the process, without the arena, which is shared memory."""
     fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(fields["RssAnon"].split()[0])
 
@@ -206,8 +204,8 @@ OBJECTS = 10_000
 BATCH = 100
 WARM = 2_000
 GROWTH_KIB_MAX = 24 << 10
-"""Tombstones stay for ten minutes: some hundred bytes for each object. A leak of the objects
-themselves, 4 to 100 KB each, would be a hundred times this."""
+"""A tombstone stays for ten minutes and takes some hundred bytes. A leak of the objects themselves, 4 to
+100 KB each, would be a hundred times this."""
 
 
 @pytest.mark.timeout(900)
@@ -221,7 +219,7 @@ def test_ten_thousand_objects_leave_nothing() -> None:
                 warm = [rss_kib(pid) for pid in pids]
             names = [f"{start + i}" for i in range(BATCH)]
             for i, name in enumerate(names):
-                # Inline and not: both ways must give everything back.
+                # Some objects are inline and others not. Both must free everything.
                 clients[i % 4].put(np.full(4_000 if i % 10 else 100_000, i % 256, np.uint8), name)
             for client in clients:
                 for i, name in enumerate(names):
@@ -253,15 +251,15 @@ def test_an_idle_cluster_uses_no_cpu(small: hoplite.LocalCluster) -> None:
     thread.start()
     before, start = cpu_seconds(), time.monotonic()
     thread.join()
-    # Gossip and a waiting call go on; a busy loop would take whole seconds.
+    # Gossip and a waiting call go on. A busy loop would take whole seconds.
     assert cpu_seconds() - before < 0.1 * (time.monotonic() - start)
 
 
-def test_waiting_for_what_is_deleted_says_so(clients: list[hoplite.Client], name: Names) -> None:
+def test_a_wait_for_a_deleted_object_raises(clients: list[hoplite.Client], name: Names) -> None:
     here, never = name("here"), name("never")
     clients[0].put(b"here", here)
     clients[0].delete(here)
-    # Whether the node that is asked owns the id or not.
+    # This holds whether or not the client's node owns the id.
     for client in clients:
         with pytest.raises(hoplite.ObjectDeleted, match="deleted"):
             client.wait([here, never], timeout=TIMEOUT)

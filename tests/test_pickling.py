@@ -1,4 +1,4 @@
-"""Arbitrary Python objects, their buffers out of band."""
+"""Arbitrary Python objects, pickled with their buffers out of band."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMEOUT = 60.0
 
 @dataclasses.dataclass
 class Model:
-    """Something with arrays inside."""
+    """A class with arrays inside."""
 
     name: str
     layers: list[np.ndarray]
@@ -101,7 +101,7 @@ def test_not_contiguous_buffers_stay_in_the_stream() -> None:
         bytes(100),
     ],
 )
-def test_what_was_not_pickled_is_refused(content: bytes) -> None:
+def test_invalid_pickles_are_refused(content: bytes) -> None:
     with pytest.raises(Mismatch):
         unpickle(memoryview(content))
 
@@ -112,7 +112,7 @@ def test_get_object_of_an_array_is_a_mismatch(client: hoplite.Client, name: Call
         client.get_object(id)
 
 
-def test_what_cannot_be_pickled_leaves_nothing(client: hoplite.Client, name: Callable[..., str]) -> None:
+def test_a_failed_pickling_leaves_nothing(client: hoplite.Client, name: Callable[..., str]) -> None:
     id = name()
     with pytest.raises((TypeError, AttributeError)):
         client.put_object(lambda: 0, id)

@@ -1,4 +1,4 @@
-"""Parts of the layer on Ray, without a cluster."""
+"""Parts of hoplite.ray, without a cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ supervisors = pytest.importorskip("hoplite.ray.nodes.supervisor")
 
 
 class Nobody:
-    """In place of a node actor, and of how one is made."""
+    """Replaces a node actor and its class."""
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -30,7 +30,7 @@ def fails(*_: object, **__: object) -> None:
     raise RuntimeError("it does not start")
 
 
-def test_failures_are_remembered_as_often_as_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_reported_failure_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisors, "ray", Nobody())
     monkeypatch.setattr(supervisors.ray, "wait", fails, raising=False)
     monkeypatch.setattr(supervisors, "NodeAffinitySchedulingStrategy", Nobody())
@@ -44,7 +44,7 @@ def test_failures_are_remembered_as_often_as_they_are_told(monkeypatch: pytest.M
     assert list(supervisor._failures) == ["alive"]
 
 
-def test_a_node_that_does_not_start_is_not_waited_for_when_all_are_to_stop(
+def test_no_address_is_awaited_while_all_nodes_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nobody = Nobody()
@@ -56,7 +56,7 @@ def test_a_node_that_does_not_start_is_not_waited_for_when_all_are_to_stop(
         supervisor._address_of(nobody)
 
 
-def test_nobody_waits_for_guards_that_are_fetched_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_of_guards_without_a_node_actor_fails_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_pool, "node_actor_of", fails)
     began = time.monotonic()
     with pytest.raises(NodeUnreachable, match="gives no guards"):
@@ -64,7 +64,7 @@ def test_nobody_waits_for_guards_that_are_fetched_no_more(monkeypatch: pytest.Mo
     assert time.monotonic() - began < guard_pool.TIMEOUT / 2
 
 
-def test_a_deletion_that_is_refused_is_not_repeated_without_a_pause() -> None:
+def test_a_refused_deletion_is_repeated_after_a_pause() -> None:
     class Full:
         calls = 0
 

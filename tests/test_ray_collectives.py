@@ -1,4 +1,4 @@
-"""reduce, allreduce, broadcast and prefetch on Ray's references."""
+"""`reduce`, `allreduce`, `broadcast` and `prefetch` of Ray's references."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fail() -> np.ndarray:
 
 @ray.remote(num_cpus=0)
 class Gate:
-    """Closed until it is opened."""
+    """An actor whose results wait until the gate is opened."""
 
     def __init__(self) -> None:
         import asyncio
@@ -75,7 +75,7 @@ def test_tensors_give_a_tensor(length: int) -> None:
     goes_back_to(0)
 
 
-def test_a_result_comes_to_who_asked_for_it() -> None:
+def test_the_result_comes_to_the_callers_node() -> None:
     elsewhere = [make.options(**on(i)).remote(float(i)) for i in (1, 2)]
     ray.wait(elsewhere, num_returns=2, fetch_local=False)
     here = hoplite_ray.client()
@@ -100,7 +100,7 @@ def test_a_result_is_an_ordinary_reference() -> None:
     goes_back_to(0)
 
 
-def test_the_first_that_come() -> None:
+def test_the_first_sources_to_arrive() -> None:
     gate = Gate.remote()
     late = gate.value.remote(100.0)
     sources = [late, *spread(4)]
@@ -114,7 +114,7 @@ def test_the_first_that_come() -> None:
     goes_back_to(0)
 
 
-def test_failed_sources_are_passed_over_while_there_are_others() -> None:
+def test_failed_sources_are_replaced_by_others() -> None:
     failed = fail.remote()
     reduced, unreduced = hoplite_ray.reduce([failed, *spread(3)], num_returns=3, timeout=TIMEOUT)
     assert unreduced == [failed]
@@ -125,7 +125,7 @@ def test_failed_sources_are_passed_over_while_there_are_others() -> None:
         ray.get(hoplite_ray.reduce([failed, *spread(2)])[0])
 
 
-def test_what_cannot_be_reduced_is_said() -> None:
+def test_errors_of_a_reduction_have_the_reason() -> None:
     sources = spread(2)
     with pytest.raises(hoplite.BadArgument, match="twice"):
         hoplite_ray.reduce([sources[0], sources[0]])
@@ -137,7 +137,7 @@ def test_what_cannot_be_reduced_is_said() -> None:
         ray.get(unequal)
 
 
-def test_nothing_waits_for_ever() -> None:
+def test_every_call_times_out() -> None:
     gate = Gate.remote()
     never = [gate.value.remote(1.0), gate.value.remote(2.0)]
     with pytest.raises(ray.exceptions.GetTimeoutError, match="0 of 1"):
@@ -186,7 +186,7 @@ def test_broadcast_and_prefetch() -> None:
 
 
 class Doubled:
-    """Computes while it is unpickled, which no handle can do."""
+    """Runs code when it is unpickled, so it cannot be made of handles alone."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -196,7 +196,7 @@ class Doubled:
 
 
 @pytest.mark.parametrize("put", [lambda value: ray.put(value), hoplite_ray.put], ids=["ray", "hoplite"])
-def test_values_that_cannot_be_made_of_handles_are_brought_as_well(put: Any) -> None:
+def test_values_with_code_in_their_pickle_are_fetched_too(put: Any) -> None:
     pa = pytest.importorskip("pyarrow")
 
     @ray.remote(**on(1))

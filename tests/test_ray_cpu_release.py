@@ -20,8 +20,8 @@ def in_a_worker(monkeypatch: pytest.MonkeyPatch, actor_id: ray.ActorID) -> None:
     )
 
 
-def test_a_task_waits_in_ray_on_its_own_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Of `ObjectRef.future()`: what it brings is unpickled on the thread that would have to hear the answer.
+def test_only_the_own_thread_of_a_task_waits_in_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    # `ObjectRef.future()` unpickles values on the thread that would have to receive the answer.
     in_a_worker(monkeypatch, ray.ActorID.nil())
     found = []
     other = threading.Thread(target=lambda: found.append(cpu_release.holds_cpus()))

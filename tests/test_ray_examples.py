@@ -1,4 +1,4 @@
-"""The applications of examples/on_ray: one runs, and all differ little from plain Ray."""
+"""One application of examples/on_ray runs. All differ from plain Ray by a few lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_asynchronous_training_reads_digits(ray_cluster: RayCluster) -> None:
 
 
 @pytest.mark.parametrize("name", differences.names())
-def test_the_documentation_tells_how_few_lines_differ(name: str) -> None:
+def test_the_documentation_has_the_number_of_different_lines(name: str) -> None:
     gone, come = differences.lines_changed(name)
     assert f"| `{name}` | {come} for {gone} |" in (ROOT / "docs" / "ray.md").read_text()
     assert come <= 6

@@ -1,4 +1,4 @@
-"""Giving up a lost object: by whom, when, and in whose words. No cluster; a stand-in for Ray's store."""
+"""A lost object is given up: by which process, when and with which reason. Stand-ins replace the cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = IGNORED
 
 
 class Store:
-    """Of Ray's key-value store, what is called."""
+    """The used part of Ray's key-value store."""
 
     def __init__(self) -> None:
         self.words: dict[bytes, bytes] = {}
@@ -51,7 +51,7 @@ def as_bytes(text: str | bytes) -> bytes:
 
 
 class Node:
-    """Of a client, what is called; and what its node has."""
+    """The used part of a client, and the objects of its node."""
 
     def __init__(self) -> None:
         self.has: set[ObjectId] = set()
@@ -79,7 +79,7 @@ def a_loss(task: str = "task", part: int = 0) -> Any:
 
 
 def seconds_go_by(monkeypatch: pytest.MonkeyPatch, supervising: Any, seconds: float) -> None:
-    """A look of the supervisor's now, and one later."""
+    """Two looks of the supervisor, one after the other."""
     supervising._give_up_losses()
     now = supervisor.time.monotonic() + seconds
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now))
@@ -94,7 +94,7 @@ def supervising() -> Any:
 
 
 class Task:
-    """Of a task, what recovery looks at."""
+    """The part of a task record that recovery reads."""
 
     def __init__(self, refused: CannotRunAgain | None) -> None:
         self.refused = refused
@@ -114,7 +114,7 @@ class Task:
 
 @pytest.fixture
 def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The thread's part of a process that has called the tasks in `known`."""
+    """The rebuilder of a process that has called the tasks in `known`."""
     found = object.__new__(rebuilder._Rebuilder)
     found._name, found._claims, found._rebuilds = "caller", 0, {}
     found._unwanted = set()
@@ -123,8 +123,8 @@ def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
     return found
 
 
-def test_what_is_there_is_not_deleted(node: Node) -> None:
-    # Reported by who was cut off from it, or told late that it had been made again.
+def test_a_complete_copy_is_not_deleted(node: Node) -> None:
+    # The reporter was cut off from the node, or did not know yet of the rebuild.
     there, gone = a_loss("there"), a_loss("gone")
     node.has.add(id_of_hex(there.guard))
     for loss in (there, gone):
@@ -135,8 +135,8 @@ def test_what_is_there_is_not_deleted(node: Node) -> None:
     assert loss_reports.open_losses() == {}
 
 
-def test_what_nobody_wants_is_not_deleted_if_it_cannot_be_made_again(node: Node, recovering: Any) -> None:
-    """Its node may be silent for a while only."""
+def test_an_unrebuildable_value_is_kept_without_readers(node: Node, recovering: Any) -> None:
+    """Its node may come back."""
     unwanted, wanted = a_loss("unwanted"), a_loss("wanted")
     for loss in (unwanted, wanted):
         loss_reports.report(loss, certain=False)
@@ -150,7 +150,7 @@ def test_what_nobody_wants_is_not_deleted_if_it_cannot_be_made_again(node: Node,
         assert loss_reports.reason_of(id_of_hex(loss.guard)) == ("OBJECT_LOST", "no luck")
 
 
-def test_an_error_of_the_second_run_is_kept_as_it_is() -> None:
+def test_an_error_of_the_rebuild_is_kept() -> None:
     cause = ZeroDivisionError("by nothing")
     for error in (
         ray.exceptions.RayTaskError("function", "its traceback", cause),
@@ -165,7 +165,7 @@ def test_an_error_of_the_second_run_is_kept_as_it_is() -> None:
     assert errors.pickled(large) is None
 
 
-def test_the_supervisor_deletes_nothing_that_has_come_back(
+def test_the_supervisor_keeps_values_found_again(
     node: Node, supervising: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loss = a_loss()
@@ -176,7 +176,7 @@ def test_the_supervisor_deletes_nothing_that_has_come_back(
     assert loss_reports.open_losses() == {}
 
 
-def test_the_callers_reason_stands_when_the_supervisor_gives_up(
+def test_the_supervisor_keeps_the_callers_reason(
     node: Node, recovering: Any, supervising: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loss = a_loss()
@@ -190,7 +190,7 @@ def test_the_callers_reason_stands_when_the_supervisor_gives_up(
     assert loss_reports.reason_of(id_of_hex(loss.guard)) == (disabled, "not to be retried")
 
 
-def test_a_deletion_that_fails_holds_up_no_claim(
+def test_a_failed_deletion_delays_no_claim(
     node: Node, recovering: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recovering.known.update(hopeless=Task(CannotRunAgain("no")), other=Task(None))
@@ -243,7 +243,7 @@ def test_only_the_guard_of_the_last_run_deletes(
     assert made._replaced == ({b"mine": first} if deletes else {})
 
 
-def test_what_is_given_up_while_others_run_again_is_not_claimed_again(
+def test_a_value_given_up_is_not_claimed_again(
     node: Node, recovering: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cannot, can = Task(None), Task(None)
@@ -259,7 +259,7 @@ def test_what_is_given_up_while_others_run_again_is_not_claimed_again(
     assert can.calls
 
 
-def test_a_long_reason_of_any_letters_is_said_shortly(node: Node) -> None:
+def test_long_reasons_are_cut(node: Node) -> None:
     id = ObjectId.random()
     loss_reports.record_reason(id, "OBJECT_LOST", "x" * 1_000_000 + " \udcff: the end")
     kind, reason = loss_reports.reason_of(id)

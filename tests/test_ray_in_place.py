@@ -1,4 +1,4 @@
-"""Arrays that are made in the store: sent without a copy, and as safe as others."""
+"""Arrays that are made in the store are put without a copy, and are as safe as others."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def made(value: float) -> np.ndarray:
     return array
 
 
-def test_what_is_put_lies_where_it_was_made(api: Any) -> None:
+def test_put_shares_the_memory_of_the_array(api: Any) -> None:
     array = made(3)
     reference = api.put(array)
     got = api.get(reference, timeout=TIMEOUT)
     assert np.all(got == 3)
-    # By another address: views are of memory that this process cannot write to.
+    # Write through the maker's address. Views are mapped read-only.
     ctypes.c_float.from_address(array.ctypes.data).value = 5
     assert got[0, 0] == 5
     assert (got.shape, got.dtype) == (array.shape, array.dtype)
@@ -39,7 +39,7 @@ def test_what_is_put_lies_where_it_was_made(api: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Setting the:DeprecationWarning")
-def test_what_was_given_another_shape_or_dtype_comes_so(api: Any) -> None:
+def test_changed_shapes_and_dtypes_are_kept(api: Any) -> None:
     reshaped, cast, transposed = made(3), made(3), made(3)
     reshaped.shape = (2 * LENGTH,)
     cast.dtype = np.int32
@@ -50,14 +50,14 @@ def test_what_was_given_another_shape_or_dtype_comes_so(api: Any) -> None:
         assert np.array_equal(got, array)
 
 
-def test_the_maker_may_keep_it(api: Any) -> None:
+def test_the_array_outlives_its_object(api: Any) -> None:
     array = made(3)
     reference = api.put(array)
     with handles.kept_as_handles():
         id = ray.get(reference).id
     del reference
     eventually(lambda: is_deleted(id), "it is deleted with the last reference")
-    # Room that was given back would go to these.
+    # These would take the memory if it were free.
     others = [api.put(made(4)) for _ in range(8)]
     assert np.all(array == 3)
     row = array[1]
@@ -79,7 +79,7 @@ def test_results_and_their_sum(api: Any) -> None:
     assert np.all(api.get(total, timeout=TIMEOUT) == 3)
 
 
-def test_views_and_what_is_sent_again_are_copied(api: Any) -> None:
+def test_views_and_second_puts_are_copied(api: Any) -> None:
     array = made(1)
     row = api.put(array[1])
     array[:] = 2
@@ -89,7 +89,7 @@ def test_views_and_what_is_sent_again_are_copied(api: Any) -> None:
     assert np.all(api.get(again, timeout=TIMEOUT)[0] == 2)
 
 
-def test_what_is_never_sent_gives_its_room_back(api: Any) -> None:
+def test_arrays_never_sent_free_their_memory(api: Any) -> None:
     for value in range(2 * STORE_BYTES // made(0).nbytes):
         array = made(value)
         assert array.base is not None, "there was room in the store"
@@ -100,7 +100,7 @@ def test_what_is_never_sent_gives_its_room_back(api: Any) -> None:
     goes_back_to(0)
 
 
-def test_small_ones_and_those_without_room_are_numpys_own(api: Any) -> None:
+def test_small_arrays_and_arrays_without_space_are_numpys_own(api: Any) -> None:
     assert hoplite_ray.empty(10).base is None
     assert hoplite_ray.empty(STORE_BYTES, np.uint8).base is None
     assert hoplite_ray.empty(1 << 20, object).base is None

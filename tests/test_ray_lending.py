@@ -1,4 +1,4 @@
-"""What a waiting task holds is lent to the task that makes what it waits for. Stand-ins for Ray."""
+"""A waiting task lends its resources to the rebuild that it waits for. Stand-ins replace Ray."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def a_lender(task: str = "waits", **resources: float) -> Lender:
     ],
     ids=lambda options: "-".join(options),
 )
-def test_what_needs_what_a_waiting_task_holds_runs_beside_it(options: dict[str, Any]) -> None:
+def test_a_task_runs_on_the_resources_of_its_waiter(options: dict[str, Any]) -> None:
     lender = a_lender(disk=1, GPU=2, memory=1000, **{"accelerator_type:A100": 0.001})
     found, environment = lent_options({**options, "max_retries": 3}, lender)
     assert found["scheduling_strategy"].node_id == NODE
@@ -50,7 +50,7 @@ def test_what_needs_what_a_waiting_task_holds_runs_beside_it(options: dict[str, 
     assert environment == ({"CUDA_VISIBLE_DEVICES": "2,3"} if "num_gpus" in options else {})
 
 
-def test_an_actor_that_waits_to_begin_lends_its_processors_too() -> None:
+def test_a_starting_actor_lends_its_cpus() -> None:
     found, _ = lent_options({"resources": {"disk": 1}, "num_cpus": 1}, a_lender(disk=1, CPU=1))
     assert found["num_cpus"] == 0
 
@@ -67,12 +67,12 @@ def test_an_actor_that_waits_to_begin_lends_its_processors_too() -> None:
     ],
     ids=["processors", "more", "others", "elsewhere", "group", "labels"],
 )
-def test_what_needs_anything_else_is_not_lent_to(options: dict[str, Any]) -> None:
+def test_other_requirements_get_no_lender(options: dict[str, Any]) -> None:
     assert lent_options(options, a_lender(disk=1, GPU=1)) is None
 
 
 class Task:
-    """Of a task, what recovery looks at."""
+    """The part of a task record that recovery reads."""
 
     refused = None
 
@@ -114,7 +114,7 @@ def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
 
 @pytest.fixture
 def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The thread's part of a process that has called the tasks "first" and "second"."""
+    """The rebuilder of a process that has called the tasks "first" and "second"."""
     monkeypatch.setattr(loss_reports, "internal_kv", Store())
     found = object.__new__(rebuilder._Rebuilder)
     found._name, found._claims, found._rebuilds = "caller", 0, {}
@@ -125,7 +125,7 @@ def recovering(monkeypatch: pytest.MonkeyPatch) -> Any:
     return found
 
 
-def test_who_waits_when_a_task_runs_again_lends_to_it(recovering: Any, cancelled: list[Call]) -> None:
+def test_a_waiter_lends_to_a_rebuild(recovering: Any, cancelled: list[Call]) -> None:
     loss_reports.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
     for _ in range(3):
         recovering._rebuild_reported()
@@ -133,7 +133,7 @@ def test_who_waits_when_a_task_runs_again_lends_to_it(recovering: Any, cancelled
     assert cancelled == []
 
 
-def test_who_comes_to_wait_lends_to_what_has_not_begun(recovering: Any, cancelled: list[Call]) -> None:
+def test_a_later_waiter_lends_to_a_queued_rebuild(recovering: Any, cancelled: list[Call]) -> None:
     task = recovering.known["first"]
     loss_reports.report(a_loss("first"), certain=True)
     recovering._rebuild_reported()
@@ -145,7 +145,7 @@ def test_who_comes_to_wait_lends_to_what_has_not_begun(recovering: Any, cancelle
     assert list(recovering._rebuilds) == ["call 2"]
 
 
-def test_what_has_begun_needs_no_lender(recovering: Any, cancelled: list[Call]) -> None:
+def test_a_running_rebuild_takes_no_lender(recovering: Any, cancelled: list[Call]) -> None:
     loss_reports.report(a_loss("first"), certain=True)
     recovering._rebuild_reported()
     loss_reports.record_guard(loss_reports.Guard("new", "node", "address"), instead_of=a_loss("first").guard)
@@ -155,17 +155,17 @@ def test_what_has_begun_needs_no_lender(recovering: Any, cancelled: list[Call]) 
 
 
 @pytest.mark.usefixtures("cancelled")
-def test_who_was_lent_to_lends_it_on(recovering: Any) -> None:
+def test_a_borrower_lends_its_resources_on(recovering: Any) -> None:
     loss_reports.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
     recovering._rebuild_reported()
-    # It holds nothing by itself.
+    # The borrower has no resources of its own.
     loss_reports.report(a_loss("second"), certain=True, lender=a_lender("call 1"))
     recovering._rebuild_reported()
     assert recovering.known["second"].lenders == [a_lender(disk=1)]
 
 
 @pytest.mark.usefixtures("cancelled")
-def test_a_lender_whose_node_has_gone_is_forgotten(recovering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lender_on_a_dead_node_is_forgotten(recovering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     task = recovering.known["first"]
     loss_reports.report(a_loss("first"), certain=True, lender=a_lender(disk=1))
     recovering._rebuild_reported()
@@ -183,7 +183,7 @@ def test_a_lender_whose_node_has_gone_is_forgotten(recovering: Any, monkeypatch:
 
 
 class Probe:
-    """Unpickled: whether whoever unpickles it would lend what it holds."""
+    """Unpickles to whether the unpickling task would lend its resources."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return would_lend, ()
@@ -205,7 +205,7 @@ class Asking:
 
 
 @pytest.mark.parametrize("transparent", [False, True])
-def test_only_what_waits_to_begin_lends(ray_cluster: RayCluster, transparent: bool) -> None:
+def test_only_waits_before_the_function_lend(ray_cluster: RayCluster, transparent: bool) -> None:
     with driver(ray_cluster, transparent=transparent):
         probe = ray.put(Probe())
         task = ray.remote(num_cpus=0)(lambda probe, probes: [probe, ray.get(probes[0])])
@@ -216,7 +216,7 @@ def test_only_what_waits_to_begin_lends(ray_cluster: RayCluster, transparent: bo
         assert not ray.get(probe), "a driver holds nothing"
 
 
-def test_what_runs_again_says_so_before_its_function_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuild_makes_its_guards_before_the_function_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(calls, "_new_guards", lambda *_: done.append("guards"))
     monkeypatch.setattr(calls, "_put_parts", lambda *_: done.append("put"))

@@ -1,4 +1,4 @@
-"""Ray's own libraries in transparent mode: where they serialise without counting references, all is Ray's."""
+"""Ray's libraries in transparent mode. Ray keeps values that they serialise without counting references."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def test_compiled_graphs_have_channels_of_their_own() -> None:
             doubled = ray.get(compiled.execute(array), timeout=TIMEOUT)
             np.testing.assert_array_equal(doubled, 4 * array)
             assert copies() == 0
-            # A channel takes the next value when nobody reads the last one any more.
+            # A channel takes the next value when all have read the last one.
             del doubled
     finally:
-        # They wait for the next value, and a graph is taken down when they have ended.
+        # The loops wait for the next value. The graph is torn down after they end.
         for stage in stages:
             ray.kill(stage)
         compiled.teardown()
 
 
 class Freezing:
-    """Pickles its array within Ray's pickling; who gets it thaws it at any time."""
+    """Pickles its array inside Ray's pickling. The receiver unpickles it at any time."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -61,7 +61,7 @@ class Ice:
         self.frozen = frozen
 
 
-def test_bytes_that_are_pickled_within_a_value_are_no_handles() -> None:
+def test_pickles_inside_values_have_no_handles() -> None:
     reference = ray.put(Freezing(np.ones(LENGTH, np.float32)))
     assert copies() == 0
     ice = ray.get(reference)
@@ -69,7 +69,7 @@ def test_bytes_that_are_pickled_within_a_value_are_no_handles() -> None:
     np.testing.assert_array_equal(pickle.loads(ice.frozen), np.ones(LENGTH, np.float32))
 
 
-def test_ray_data_knows_how_large_rows_are() -> None:
+def test_ray_data_measures_the_size_of_rows() -> None:
     from ray.data._internal.size_estimator import SizeEstimator
 
     estimator = SizeEstimator()

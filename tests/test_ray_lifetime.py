@@ -1,4 +1,4 @@
-"""An object lives in Hoplite as long as any reference of Ray's to it, and no longer."""
+"""An object lives in Hoplite exactly as long as Ray has references to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [*IGNORED, pytest.mark.usefixtures("explicit")]
 LENGTH = 1 << 20
 
 YIELDS_SECONDS_MAX = 60.0
-"""Longer than the test of an actor that still yields takes."""
+"""Seconds, longer than the test of a running generator takes."""
 
 
 @hoplite_ray.remote
@@ -31,7 +31,7 @@ def make(value: int) -> np.ndarray:
 
 
 class Holder:
-    """Holds references (in lists, so that Ray does not get their values) until it is told to let go."""
+    """Holds references until `drop`. They are in lists, so that Ray does not get their values."""
 
     def __init__(self) -> None:
         self._held: list[Any] = []
@@ -60,7 +60,7 @@ def test_borrowed_by_an_actor() -> None:
     goes_back_to(0)
 
 
-def test_guards_in_stock_are_let_go_before_ray_is_left() -> None:
+def test_pooled_guards_are_released_before_shutdown() -> None:
     reference = hoplite_ray.put(np.ones(LENGTH, np.uint8))
     stock = connection.here().guards
     connection.disconnect()
@@ -79,7 +79,7 @@ def test_nested_in_another_object() -> None:
     goes_back_to(0)
 
 
-def test_captured_by_a_task_that_has_not_run() -> None:
+def test_captured_by_a_queued_task() -> None:
     @ray.remote
     def value_of(references: list[Any], after: Any) -> int:
         return int(ray.get(references[0])[0])
@@ -107,7 +107,7 @@ def test_captured_by_a_task_that_has_not_run() -> None:
     goes_back_to(0)
 
 
-def test_what_an_actor_returned_outlives_it() -> None:
+def test_results_outlive_their_actor() -> None:
     actors = [hoplite_ray.remote(**on(i % 3))(Holder).remote() for i in range(6)]
     references = [actor.make.remote(i) for i, actor in enumerate(actors)]
     ray.wait(references, num_returns=len(references), fetch_local=False)
@@ -119,7 +119,7 @@ def test_what_an_actor_returned_outlives_it() -> None:
 
 
 class Recycling:
-    """Yields an array, and may be given it back."""
+    """Yields an array, and takes it back."""
 
     def stream(self) -> Iterator[np.ndarray]:
         yield np.full(LENGTH, 7, np.uint8)
@@ -131,12 +131,12 @@ class Recycling:
         return len(generator_guards._held)
 
 
-def test_what_its_maker_is_given_back() -> None:
+def test_yielded_arrays_passed_back_to_their_maker() -> None:
     actor = hoplite_ray.remote(**on(1))(Recycling).remote()
     reference = next(actor.stream.remote())
     assert ray.get(actor.first.remote(reference)) == 7
     eventually(lambda: ray.get(actor.lingering.remote()) == 0, "its maker holds it no more")
-    # It had been deleted a moment later.
+    # Before the fix, the array was deleted a moment later.
     assert [ray.get(actor.first.remote(reference)) for _ in range(20)] == [7] * 20
     assert int(ray.get(reference)[0]) == 7
     del reference
@@ -144,7 +144,7 @@ def test_what_its_maker_is_given_back() -> None:
 
 
 class Concurrent:
-    """Yields an array and goes on until it is told to end; meanwhile it may be given the array back."""
+    """Yields an array and runs on until it is told to end. Meanwhile it takes the array back."""
 
     def __init__(self) -> None:
         self._end = threading.Event()
@@ -176,14 +176,14 @@ class Asynchronous(Concurrent):
 
 
 @pytest.mark.parametrize("kind", [Concurrent, Asynchronous])
-def test_what_its_maker_is_given_back_while_it_still_yields(kind: type) -> None:
+def test_yielded_arrays_passed_back_to_a_running_generator(kind: type) -> None:
     actor = hoplite_ray.remote(**on(1), max_concurrency=4)(kind).remote()
     stream = actor.stream.remote()
     reference = next(stream)
     assert [ray.get(actor.first.remote(reference)) for _ in range(20)] == [7] * 20
     eventually(lambda: ray.get(actor.lingering.remote()) == 0, "its maker holds nothing")
     assert int(ray.get(reference)[0]) == 7
-    # What it returns is Hoplite's all the same.
+    # Its results still go through Hoplite.
     whole = actor.whole.remote()
     assert int(ray.get(whole)[0]) == 8
     assert copies() == 2
@@ -192,13 +192,13 @@ def test_what_its_maker_is_given_back_while_it_still_yields(kind: type) -> None:
     goes_back_to(0)
 
 
-def test_what_a_dead_owner_put_is_swept() -> None:
+def test_objects_of_a_dead_owner_are_deleted() -> None:
     owner = ray.remote(**on(1))(Holder).remote()
     (reference,) = ray.get(owner.put.remote(6))
     assert ray.get(reference)[0] == 6
     assert copies() >= 1
     ray.kill(owner)
-    # As Ray's own objects go with their owner, so does this: nobody can get it any more.
+    # As with Ray's own objects, no process can get it after its owner has died.
     goes_back_to(0)
     with pytest.raises(ray.exceptions.OwnerDiedError):
         ray.get(reference)

@@ -1,4 +1,4 @@
-"""What a process remembers of the tasks it has called: enough to make results again, and no more."""
+"""A process records the tasks that it has called: enough to rebuild their results, and no more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = IGNORED
 
 
 class Function:
-    """What can be called again, and notes with what it is."""
+    """A function that can be called again and records its arguments."""
 
     def __init__(self) -> None:
         self.called: list[tuple[list[Any], dict[str, Any]]] = []
@@ -42,7 +42,7 @@ class Function:
 
 
 def a_reference() -> ray.ObjectRef:
-    """As of a task's first result; Ray knows none of it."""
+    """A reference like that of a task's first result. Ray does not know it."""
     return ray.ObjectRef(os.urandom(24) + (1).to_bytes(4, "little"))
 
 
@@ -52,7 +52,7 @@ def name_of(reference: ray.ObjectRef) -> str:
 
 @pytest.fixture
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nor is this process connected to Ray."""
+    """Act as if this process were not connected to Ray."""
     monkeypatch.setattr(lineage, "global_worker", SimpleNamespace(current_task_id=None))
     lineage.forget_all()
     yield
@@ -85,7 +85,7 @@ def test_arguments_are_kept_as_they_were() -> None:
     ],
     ids=["not to be retried", "bytes", "pickled", "nested", "array"],
 )
-def test_a_task_that_cannot_run_again_says_so(args: tuple[Any, ...], retries: int) -> None:
+def test_a_task_that_cannot_run_again_has_a_reason(args: tuple[Any, ...], retries: int) -> None:
     function, result = Function(), a_reference()
     lineage.record(function, retries, args, {}, {}, result)
     with pytest.raises(CannotRunAgain, match=r"not to be retried|argument has more than 102400 bytes"):
@@ -94,14 +94,14 @@ def test_a_task_that_cannot_run_again_says_so(args: tuple[Any, ...], retries: in
 
 
 @pytest.mark.usefixtures("nothing_known")
-def test_each_large_value_of_a_result_may_be_made_again_as_often_as_the_task_may_run() -> None:
+def test_rebuilds_of_each_value_count_against_the_tasks_retries() -> None:
     function, result = Function(), a_reference()
     lineage.record(function, 2, (1,), {}, {}, result)
     task = lineage.known(name_of(result))
-    # As one reader finds them lost, one after the other, twice.
+    # A reader finds both values lost, one after the other, twice.
     calls = [lineage.run_again(task, {part: "guard"}) for _ in range(2) for part in range(5)]
     assert function.retries == [1] * 5 + [0] * 5
-    # With a guard of an earlier time its node actor would delete what was made again later.
+    # With the guard of an earlier run, its node actor would delete the later rebuild.
     assert task.again == {part: [calls[part], calls[5 + part]] for part in range(5)}
     with pytest.raises(CannotRunAgain) as refused:
         lineage.run_again(task, {5: "guard", 0: "guard"})
@@ -110,7 +110,7 @@ def test_each_large_value_of_a_result_may_be_made_again_as_often_as_the_task_may
 
 
 @pytest.mark.usefixtures("nothing_known")
-def test_nothing_is_made_again_for_a_task_that_may_not_run_again() -> None:
+def test_a_task_without_retries_rebuilds_no_argument() -> None:
     maker, argument = Function(), a_reference()
     lineage.record(maker, -1, (), {}, {}, argument)
     result = a_reference()
@@ -123,7 +123,7 @@ def test_nothing_is_made_again_for_a_task_that_may_not_run_again() -> None:
 
 
 @pytest.mark.usefixtures("nothing_known")
-def test_an_argument_is_made_again_once_for_all_that_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_argument_is_rebuilt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hoplite.ray.recovery.arguments.reference_counts", dict)
     make, use, argument, results = Function(), Function(), a_reference(), [a_reference(), a_reference()]
     lineage.record(make, -1, (), {}, {}, argument)
@@ -138,12 +138,12 @@ def test_an_argument_is_made_again_once_for_all_that_take_it(monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("nothing_known")
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_lineage_is_bounded() -> None:
     lineage.limit(LineageSettings(True, 10 * (lineage.TASK_BYTES + 100)))
     results = [a_reference() for _ in range(30)]
     for result in results:
         lineage.record(Function(), -1, (bytes(100),), {}, {}, result)
-        # What was made again hangs on the task: the first stays.
+        # A rebuilt value keeps its task, so the first one stays.
         lineage.known(name_of(results[0])).again = {0: [result]}
     evicted = [lineage.known(name_of(result)).refused is not None for result in results]
     assert evicted == [False] + [True] * 20 + [False] * 9
@@ -153,7 +153,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 @pytest.mark.usefixtures("nothing_known")
-def test_nothing_is_remembered_where_ray_remembers_nothing() -> None:
+def test_no_lineage_without_rays_lineage() -> None:
     before, after = a_reference(), a_reference()
     lineage.record(Function(), -1, (bytes(100),), {}, {}, before)
     lineage.limit(LineageSettings(False, 1 << 30))
@@ -164,7 +164,7 @@ def test_nothing_is_remembered_where_ray_remembers_nothing() -> None:
         assert refused.value.kind == "OBJECT_UNRECONSTRUCTABLE_LINEAGE_DISABLED"
 
 
-def test_the_clusters_settings_of_lineage_count() -> None:
+def test_rays_settings_of_lineage_apply() -> None:
     assert lineage_settings_of({}, {}) == (True, 1 << 30)
     environment = {"RAY_lineage_pinning_enabled": "0", "RAY_max_lineage_bytes": "5"}
     assert lineage_settings_of({}, environment) == (False, 5)
@@ -178,7 +178,7 @@ def forget(name: str) -> None:
 
 
 class Forgetting:
-    """An argument; while it is revived, its task is forgotten, as when room is made for others."""
+    """An argument. While it is rebuilt, its task is forgotten, as when the lineage is full."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -188,7 +188,7 @@ class Forgetting:
 
 
 @pytest.mark.usefixtures("nothing_known")
-def test_a_task_that_is_forgotten_meanwhile_runs_with_all_its_arguments() -> None:
+def test_a_task_forgotten_meanwhile_runs_with_all_arguments() -> None:
     function, result = Function(), a_reference()
     lineage.record(function, -1, (Forgetting(name_of(result)),), {"six": 6}, {}, result)
     lineage.known(name_of(result)).call_again(lineage.remade)
@@ -222,7 +222,7 @@ def test_a_task_is_forgotten_with_its_results(ray_cluster: RayCluster) -> None:
 
 
 def what_stays_of(argument: ray.ObjectRef) -> list[bool]:
-    """For a task that returns it, one that returns something small, and one that fails."""
+    """For a task that returns it, one that returns a small value, and one that fails."""
     same = ray.remote(num_cpus=0)(lambda value: value)
     length = ray.remote(num_cpus=0)(lambda value: len(value))
     fail = ray.remote(num_cpus=0)(lambda value: value / "text")
@@ -238,7 +238,7 @@ class Maker:
 
 
 def what_stays() -> list[list[bool]]:
-    """Of what was put, and of results of what is not retried."""
+    """References to put values, and to results of tasks without retries."""
     make = ray.remote(num_cpus=0)(lambda: np.zeros(1 << 20))
     maker = ray.remote(num_cpus=0)(Maker).remote()
     once = [ray.put(np.zeros(1 << 20)), make.options(max_retries=0).remote(), maker.make.remote()]
@@ -246,7 +246,7 @@ def what_stays() -> list[list[bool]]:
 
 
 def what_is_pinned() -> list[ray.ObjectRef]:
-    """By a task whose argument is made again, if need be."""
+    """By a task whose argument can be rebuilt."""
     make = ray.remote(num_cpus=0)(lambda: np.zeros(1 << 20))
     length = ray.remote(num_cpus=0)(lambda value: len(value))
     result = length.remote(make.remote())
@@ -254,7 +254,7 @@ def what_is_pinned() -> list[ray.ObjectRef]:
 
 
 def what_stays_in_a_chain() -> bool:
-    """Of what was put, where the end of a chain alone is referred to before anybody has looked."""
+    """A put value at the start of a chain of tasks. Only the end of the chain is referenced."""
     same = ray.remote(num_cpus=0)(lambda value: value)
     between = same.remote(ray.put(np.zeros(1 << 20)))
     name = name_of(between)
@@ -267,7 +267,7 @@ def what_stays_in_a_chain() -> bool:
 
 
 def what_stays_beside_a_small_result() -> bool:
-    """Of what was put, where a pending task takes the large one of two results."""
+    """A put value whose task has two results. A pending task takes the large one."""
 
     def two(value: Any) -> tuple[Any, int]:
         return value, 1
@@ -283,19 +283,19 @@ def what_stays_beside_a_small_result() -> bool:
     return len(task.pinned) == 1
 
 
-def test_what_was_put_stays_while_a_task_may_need_it(ray_cluster: RayCluster) -> None:
+def test_put_values_stay_for_tasks_that_may_run_again(ray_cluster: RayCluster) -> None:
     with driver(ray_cluster, transparent=True):
         assert what_stays_in_a_chain()
         assert what_stays_beside_a_small_result()
 
 
-def test_what_no_task_makes_again_stays_for_what_may_be_lost(ray_cluster: RayCluster) -> None:
+def test_values_without_a_task_stay_for_rebuilds(ray_cluster: RayCluster) -> None:
     with driver(ray_cluster, transparent=True):
         assert what_stays() == [[True, False, False]] * 3
         assert what_is_pinned() == []
 
 
-def test_an_argument_that_is_there_is_not_made_again(ray_cluster: RayCluster) -> None:
+def test_a_present_argument_is_not_rebuilt(ray_cluster: RayCluster) -> None:
     made: list[Reference] = []
 
     def remake(reference: Reference) -> ray.ObjectRef:

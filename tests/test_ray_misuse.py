@@ -1,4 +1,4 @@
-"""What a new user may get wrong: every mistake is told at once, and in words that say what to do."""
+"""Mistakes of new users raise at once, with an error that says how to correct them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray_cluster import SETTINGS, TIMEOUT
 
 
 def printed_by(program: str, folder: Path, *arguments: str, **settings: str) -> str:
-    """What `program` prints if it ends well, else what it says of its error."""
+    """The output of `program` if it succeeds, else its error."""
     path = folder / "program.py"
     path.write_text(program)
     ended = subprocess.run(
@@ -35,7 +35,7 @@ def test_without_ray(tmp_path: Path) -> None:
     )
 
 
-def test_with_a_ray_that_is_too_old(tmp_path: Path) -> None:
+def test_an_old_ray_is_refused(tmp_path: Path) -> None:
     program = "import ray; ray.__version__ = '2.9.3'\nimport hoplite.ray"
     assert "ImportError: hoplite.ray needs Ray 2.60 or later, and this is Ray 2.9.3" in printed_by(
         program, tmp_path
@@ -176,7 +176,7 @@ def test_on_a_laptop(tmp_path: Path) -> None:
     assert printed_by(CONNECTED, tmp_path) == "done\n"
 
 
-def test_leaving_ray_without_a_word_to_hoplite(tmp_path: Path) -> None:
+def test_ray_shutdown_without_hoplites_shutdown(tmp_path: Path) -> None:
     assert printed_by(LEAVING, tmp_path) == "done\n"
 
 
@@ -214,7 +214,7 @@ hoplite.ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=Fal
 """
 
 
-def test_nodes_that_cannot_start(tmp_path: Path) -> None:
+def test_a_failed_start_of_a_node_is_reported(tmp_path: Path) -> None:
     missing = str(tmp_path / "none")
     for size, settings, words in (("64MiB", {"HOPLITED": missing}, missing), ("large", {}, "'large'")):
         said = printed_by(FAILING, tmp_path, size, **settings)

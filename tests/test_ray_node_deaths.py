@@ -1,4 +1,4 @@
-"""Values that went with a dead node are found by the process that can make them again."""
+"""A process finds the values that died with a node and that it can rebuild."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ MANY = 1000
 
 
 class Node:
-    """Stands for the node of this process: who is a member, and who has what."""
+    """A stand-in for this process's node: its members and the holders of objects."""
 
     def __init__(self) -> None:
         self.members = ("here", "there")
         self.found: dict[ObjectId, bool | Exception] = {}
         self.asked = 0
         self.seconds = 0.0
-        """Of the process's clock."""
+        """The time of the process's clock."""
         self.status_takes = 0.0
-        """Seconds for an answer, which grows with the number of members."""
+        """Seconds that a status takes. They grow with the number of members."""
         self.status_asked = 0
         self.owner = "here"
-        """Of all copies."""
+        """The node that has all copies."""
 
     def status(self, timeout: float) -> Any:
         self.status_asked += 1
@@ -63,7 +63,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 def values(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[Loss]:
-    """What this process's tasks have made."""
+    """The values that this process's tasks have made."""
     found = [Loss(Origin("task", part, "|u1(1,)"), name) for part, name in enumerate(names)]
     monkeypatch.setattr(node_deaths.lineage, "known", lambda task: task)
     monkeypatch.setattr(node_deaths.lineage, "needed_for", set)
@@ -77,7 +77,7 @@ def look(looks: Any, most: int = MANY) -> list[Loss]:
 
 
 def all_told(node: Node, looks: Any, most: int = MANY) -> list[Loss]:
-    """Over several looks."""
+    """The values that several looks report."""
     told = []
     for _ in range(5):
         told += look(looks, most)
@@ -85,7 +85,7 @@ def all_told(node: Node, looks: Any, most: int = MANY) -> list[Loss]:
     return told
 
 
-def test_what_went_with_a_node_is_told_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_lost_with_a_node_is_reported_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     gone, there, deleted = values(monkeypatch, "gone", "there", "deleted")
     node.found = {
         id_of_hex(gone.guard): False,
@@ -100,7 +100,7 @@ def test_what_went_with_a_node_is_told_once(node: Node, monkeypatch: pytest.Monk
     assert all_told(node, looks) == [gone]
 
 
-def test_what_turns_up_again_is_not_lost(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_found_again_is_not_lost(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = values(monkeypatch, "value")
     looks = node_deaths.NodeDeaths()
     look(looks)
@@ -110,7 +110,7 @@ def test_what_turns_up_again_is_not_lost(node: Node, monkeypatch: pytest.MonkeyP
     assert all_told(node, looks) == []
 
 
-def test_what_somebody_will_want_is_told_sooner(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_needed_value_is_reported_sooner(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     other, value = values(monkeypatch, "other", "value")
     wanted = value._replace(origin=value.origin._replace(task="wanted"))
     monkeypatch.setattr(node_deaths, "_values", lambda: iter([other, wanted]))
@@ -126,7 +126,7 @@ def test_what_somebody_will_want_is_told_sooner(node: Node, monkeypatch: pytest.
     assert look(looks) == [other]
 
 
-def test_a_death_is_of_late_for_some_seconds(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_death_counts_as_recent_for_some_seconds(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     values(monkeypatch)
     looks = node_deaths.NodeDeaths()
     assert not looks.node_died_recently()
@@ -136,7 +136,7 @@ def test_a_death_is_of_late_for_some_seconds(node: Node, monkeypatch: pytest.Mon
     assert not looks.node_died_recently()
 
 
-def test_who_cannot_be_told_yet_asks_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timed_out_lookup_is_repeated(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = values(monkeypatch, "value")
     looks = node_deaths.NodeDeaths()
     look(looks)
@@ -146,7 +146,7 @@ def test_who_cannot_be_told_yet_asks_again(node: Node, monkeypatch: pytest.Monke
     assert all_told(node, looks) == [value]
 
 
-def test_one_that_cannot_be_told_keeps_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timed_out_lookup_delays_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = values(monkeypatch, "first", "second", "third")
     looks = node_deaths.NodeDeaths()
     look(looks)
@@ -159,7 +159,7 @@ def test_one_that_cannot_be_told_keeps_no_other(node: Node, monkeypatch: pytest.
     assert all_told(node, looks) == [second]
 
 
-def test_a_copy_on_a_node_that_has_gone_does_not_count(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_on_a_dead_node_does_not_count(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = values(monkeypatch, "value")
     looks = node_deaths.NodeDeaths()
     look(looks)
@@ -167,7 +167,7 @@ def test_a_copy_on_a_node_that_has_gone_does_not_count(node: Node, monkeypatch: 
     assert all_told(node, looks) == [value]
 
 
-def test_a_death_is_not_forgotten_if_looking_fails(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_look_remembers_the_death(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = node_deaths.NodeDeaths()
     look(looks)
     node.members = ("here",)
@@ -183,7 +183,7 @@ def test_a_death_is_not_forgotten_if_looking_fails(node: Node, monkeypatch: pyte
     assert all_told(node, looks) == [value]
 
 
-def test_no_more_are_told_than_are_asked_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_reported_values_is_limited(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = values(monkeypatch, *map(str, range(10)))
     looks = node_deaths.NodeDeaths()
     look(looks)
@@ -193,9 +193,7 @@ def test_no_more_are_told_than_are_asked_for(node: Node, monkeypatch: pytest.Mon
     assert all_told(node, looks) == lost[3:]
 
 
-def test_a_node_of_ones_own_that_is_back_has_lost_what_it_had(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_values_of_a_restarted_own_node_are_lost(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (value,) = values(monkeypatch, "value")
     looks = node_deaths.NodeDeaths()
     look(looks)
@@ -212,7 +210,7 @@ def test_a_node_of_ones_own_that_is_back_has_lost_what_it_had(
 
 
 class Unknown:
-    """What the finder must not make."""
+    """A class that must not be unpickled."""
 
     made = 0
 
@@ -228,7 +226,7 @@ class Unknown:
         return cls(value)
 
 
-def test_handles_are_found_in_values_that_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handles_are_found_without_unpickling_values(monkeypatch: pytest.MonkeyPatch) -> None:
     from hoplite.ray.values import handle_unpickler
     from hoplite.ray.values.forms import Form
     from hoplite.ray.values.handles import Handle
@@ -237,7 +235,7 @@ def test_handles_are_found_in_values_that_are_not_made(monkeypatch: pytest.Monke
     from ray.cloudpickle import dumps
 
     class Reference:
-        """As Ray pickles one."""
+        """A reference as Ray pickles it."""
 
         def __init__(self, byte: int) -> None:
             self.binary = bytes([byte]) * 28
@@ -254,7 +252,7 @@ def test_handles_are_found_in_values_that_are_not_made(monkeypatch: pytest.Monke
 
     @dataclasses.dataclass
     class Record:
-        """Pickled with its code, as what a script defines."""
+        """A class that is pickled with its code, as classes of scripts are."""
 
         values: list[Handle]
 
@@ -266,7 +264,7 @@ def test_handles_are_found_in_values_that_are_not_made(monkeypatch: pytest.Monke
         "small": np.zeros(3),
         "broken": Packed(b"no pickle"),
     }
-    # Ray's own cut its buffers, which are made nowhere else.
+    # Ray's own functions need buffers that only Ray makes.
     monkeypatch.setattr(handle_unpickler, "split_buffer", lambda data: (b"", data))
     monkeypatch.setattr(handle_unpickler, "unpack_pickle5_buffers", lambda data: (data, []))
     data = dumps(value)
@@ -274,7 +272,7 @@ def test_handles_are_found_in_values_that_are_not_made(monkeypatch: pytest.Monke
     assert Unknown.made == 0
 
 
-def test_many_members_are_looked_at_less_often(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_status_is_requested_less_often(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     values(monkeypatch)
     node.status_takes = 0.002
     looks = node_deaths.NodeDeaths()

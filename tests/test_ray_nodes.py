@@ -1,4 +1,4 @@
-"""Hoplite's nodes come, are watched, and go with Ray's."""
+"""Hoplite's nodes start, are supervised, and end with Ray's nodes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_one_node_each_and_they_know_each_other() -> None:
     assert set(hoplite_ray.client().status().members) == set(nodes.values())
 
 
-def test_a_node_that_joins_and_leaves(ray_cluster: RayCluster) -> None:
+def test_a_ray_node_joins_and_leaves(ray_cluster: RayCluster) -> None:
     joining = ray_cluster.add_node()
     nodes = hoplite_ray.nodes()
     assert len(nodes) == NODES + 1
@@ -75,7 +75,7 @@ def test_a_node_that_joins_and_leaves(ray_cluster: RayCluster) -> None:
 
 
 def test_they_run_at_the_priority_of_rays_own_nodes() -> None:
-    """Not at that of Ray's workers, which all on the host would have to wait for."""
+    """Not at the lower priority of Ray's workers, which would slow down the whole host."""
     raises = "import os; os.nice(15); os.setpriority(os.PRIO_PROCESS, 0, 0)"
     if subprocess.run([sys.executable, "-c", raises], stderr=subprocess.DEVNULL).returncode != 0:
         pytest.skip("this user may not raise a priority")
@@ -86,9 +86,9 @@ def test_they_run_at_the_priority_of_rays_own_nodes() -> None:
     assert sum(os.getpriority(os.PRIO_PROCESS, thread) == here for thread in threads) >= 3
 
 
-def test_a_node_that_dies_is_started_again() -> None:
+def test_a_dead_hoplite_node_is_restarted() -> None:
     before = hoplite_ray.nodes()
-    # The one beside this process: its client is renewed too.
+    # The node of this process dies, so its client is replaced too.
     ray_node, pid = daemon_of(0)
     os.kill(pid, 9)
     eventually(lambda: hoplite_ray.nodes()[ray_node] != before[ray_node], "another takes its place")
@@ -98,7 +98,7 @@ def test_a_node_that_dies_is_started_again() -> None:
     )
 
 
-def test_what_was_deleted_behind_rays_back() -> None:
+def test_objects_deleted_without_ray() -> None:
     reference = hoplite_ray.put(np.ones(LENGTH))
     with handles.kept_as_handles():
         handle = ray.get(reference)

@@ -1,4 +1,4 @@
-"""The names that stand in pickles are those of what is to be called when they are unpickled."""
+"""The names in pickles are those of the functions that unpickling calls."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def test_the_pickle_of_a_handle_has_the_mark() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_pickle_of_several_parts_asks_for_all_of_them_at_first(
-    monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_a_pickle_of_several_parts_first_requests_all(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     ids = [ObjectId.random() for _ in range(count)]
     with parts_noted():
         for id in ids:
@@ -39,5 +37,5 @@ def test_a_pickle_of_several_parts_asks_for_all_of_them_at_first(
     assert asked == ([] if count == 1 else [b"".join(map(bytes, ids))])
 
 
-def test_workers_find_the_hook_that_a_runtime_environment_names() -> None:
+def test_workers_find_the_hook_of_the_runtime_environment() -> None:
     assert load_class(hooks.runtime_env()[hooks.HOOK]) is hooks.install

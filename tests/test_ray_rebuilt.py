@@ -1,6 +1,6 @@
-"""What Ray rebuilds is rebuilt: a node that has the only copy dies, in a cluster with one processor.
+"""Hoplite rebuilds whatever Ray rebuilds. The node with the only copy dies in a cluster with one CPU.
 
-In one cluster, whose nodes are taken for dead after two seconds of silence.
+All tests share one cluster, which declares nodes dead after two seconds of silence.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def of_what_nobody_waits_for():
     with tempfile.TemporaryDirectory() as folder:
         results = [ray.remote(noted).remote(folder), hoplite.ray.remote(noted).remote(folder)]
         results += list(yielded.remote(folder))
-        # What reads as sizes of what is in a value, to who takes it for one of Ray's.
+        # Code that takes the value for one of Ray's would read this as sizes of its parts.
         plain = ray.remote(lambda: np.array([7, 0, 1_700_000_000_000_000_000, 5]).tobytes()).remote()
         forgotten = ray.remote(noted).remote(folder)
         ray.wait([*results, forgotten], num_returns=5, fetch_local=False)
@@ -399,7 +399,7 @@ for case in [case for name, case in list(globals().items()) if name.startswith("
 @pytest.mark.parametrize(
     "cases", [CASES, pytest.param(MORE_CASES, marks=pytest.mark.thorough)], ids=["some", "more"]
 )
-def test_the_loss(cases: str, tmp_path: Path) -> None:
+def test_lost_values_are_rebuilt(cases: str, tmp_path: Path) -> None:
     expected = re.findall(r"^def (of_\w+)", cases, re.MULTILINE)
     printed = printed_by(CLUSTER + cases + ALL, tmp_path)
     assert re.findall(r"^(of_\w+): [\d.]+ s$", printed, re.MULTILINE) == expected, printed

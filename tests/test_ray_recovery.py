@@ -1,4 +1,4 @@
-"""What dies with workers, Ray nodes and Hoplite nodes is made again, or said to be lost; nothing hangs."""
+"""Values that die with workers, Ray nodes or Hoplite nodes are rebuilt or reported lost. No call hangs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ pytestmark = IGNORED
 
 LENGTH = 1 << 19
 
-#: A reduction ends before this if it is told what is known: that a source is lost. By looking in vain for any
-#: copy it is given up after 20 s.
+#: Seconds. A reduction ends sooner if it learns that a source is lost. If it only finds no copy, it ends
+#: after 20 s.
 KNOWN_SECONDS = 15.0
 
 
@@ -32,7 +32,7 @@ def large(seed: int = 0) -> np.ndarray:
 
 
 def large_in_place(seed: int = 0) -> np.ndarray:
-    """The same, made in the store."""
+    """The same array, made in the store."""
     array: np.ndarray = hoplite_ray.empty(LENGTH, np.float32)
     array[:] = large(seed)
     return array
@@ -43,13 +43,13 @@ ENDS = ("Ray node", "killed Ray node", "Hoplite node")
 
 
 def in_modes(*in_ci: str) -> pytest.MarkDecorator:
-    """In every mode, but in CI only in these: all take minutes."""
+    """In every mode, but in CI only in these, because all of them take minutes."""
     cases = [pytest.param(mode, marks=_thorough_unless(mode in in_ci)) for mode in MODES]
     return pytest.mark.parametrize("api", cases, indirect=True, scope="module")
 
 
 def in_modes_and_ends(*in_ci: tuple[str, str]) -> pytest.MarkDecorator:
-    """In every mode, and for every way in which `doomed` ends."""
+    """In every mode, and for every death of `doomed`."""
     cases = [
         pytest.param(*case, marks=_thorough_unless(case in in_ci)) for case in itertools.product(MODES, ENDS)
     ]
@@ -61,16 +61,16 @@ def _thorough_unless(in_ci: bool) -> list[pytest.MarkDecorator]:
 
 
 class Doomed:
-    """A node whose objects die at `kill`; another takes its place."""
+    """A node whose objects die at `kill`. Another node takes its place."""
 
     def __init__(self, node: int, address: str, kill: Callable[[], None]) -> None:
         self.there = on(node)
-        """Options of tasks that run there."""
+        """Options of tasks that run on the node."""
         self._address = address
         self._kill = kill
 
     def kill(self, *held: ray.ObjectRef) -> None:
-        """Once the values of `held`, arrays each, are there, and nowhere else."""
+        """Wait until the arrays of `held` are on the node, and nowhere else."""
         ready(*held)
         with handles.kept_as_handles():
             found = ray.get(list(held))
@@ -90,7 +90,7 @@ def doomed(api: Any, end: str, ray_cluster: RayCluster) -> Iterator[Doomed]:
             nodes.append(ray_cluster.add_node())
 
         yield Doomed(NODES, hoplite_ray.nodes()[nodes[0].node_id], kill)
-        # Before the other goes too: copies whose own node has died stay until room is needed.
+        # Evictable copies would keep the values alive after the node has died.
         goes_back_to(0)
         ray_cluster.remove_node(nodes.pop())
     else:
@@ -112,7 +112,7 @@ def total(array: np.ndarray) -> float:
 
 
 class Gate:
-    """Closed until it is opened."""
+    """A gate that is closed until it is opened."""
 
     def __init__(self) -> None:
         import asyncio
@@ -128,7 +128,7 @@ class Gate:
 
 
 @in_modes_and_ends(("explicit", "Hoplite node"), ("transparent", "Ray node"))
-def test_a_lost_result_is_made_again_for_all_who_want_it(api: Any, doomed: Doomed) -> None:
+def test_a_lost_result_is_rebuilt_for_all_readers(api: Any, doomed: Doomed) -> None:
     @api.remote
     def make(seed: int) -> np.ndarray:
         return large(seed)
@@ -141,7 +141,7 @@ def test_a_lost_result_is_made_again_for_all_who_want_it(api: Any, doomed: Doome
 
 
 @in_modes_and_ends(("transparent", "Hoplite node"))
-def test_results_are_made_again_from_results_that_have_gone(api: Any, doomed: Doomed) -> None:
+def test_results_are_rebuilt_from_lost_results(api: Any, doomed: Doomed) -> None:
     @api.remote
     def make(seed: int) -> np.ndarray:
         return large_in_place(seed)
@@ -168,7 +168,7 @@ def test_results_are_made_again_from_results_that_have_gone(api: Any, doomed: Do
 
 
 @in_modes_and_ends(("explicit", "Hoplite node"))
-def test_what_no_task_can_make_again_is_said_to_be_lost(api: Any, doomed: Doomed) -> None:
+def test_a_value_without_a_task_is_reported_lost(api: Any, doomed: Doomed) -> None:
     class Holder:
         def make(self) -> np.ndarray:
             return large(1)
@@ -188,7 +188,7 @@ def test_what_no_task_can_make_again_is_said_to_be_lost(api: Any, doomed: Doomed
     )
     lost = [result, put, once]
     doomed.kill(*lost)
-    # All at once: that somebody has given an object up takes seconds.
+    # All at once, because giving up an object takes seconds.
     needing = [total.options(**on(1)).remote(reference) for reference in lost]
     reduced, _ = hoplite_ray.reduce([result, make_once.remote()], timeout=KNOWN_SECONDS)
     for reference in (reduced, *needing, *lost):
@@ -213,7 +213,7 @@ def test_a_reduction_goes_on_when_its_sources_die(api: Any, doomed: Doomed) -> N
 
 
 @in_modes("transparent")
-def test_a_reduction_of_the_first_does_not_wait_for_the_dead(api: Any, ray_cluster: RayCluster) -> None:
+def test_a_reduction_of_the_first_results_skips_lost_sources(api: Any, ray_cluster: RayCluster) -> None:
     @api.remote(max_retries=0)
     def never() -> np.ndarray:
         import time
@@ -240,7 +240,7 @@ def test_a_reduction_of_the_first_does_not_wait_for_the_dead(api: Any, ray_clust
 
 
 @in_modes("transparent")
-def test_a_reduction_is_begun_again_when_its_own_node_dies(api: Any) -> None:
+def test_a_reduction_restarts_after_its_node_dies(api: Any) -> None:
     @api.remote
     def make(seed: int) -> np.ndarray:
         return large(seed)
@@ -261,7 +261,7 @@ def test_a_reduction_is_begun_again_when_its_own_node_dies(api: Any) -> None:
 
 
 @in_modes("transparent")
-def test_a_task_whose_worker_is_killed_runs_again(api: Any, tmp_path: Path) -> None:
+def test_a_task_of_a_killed_worker_runs_again(api: Any, tmp_path: Path) -> None:
     @api.remote
     def make(first: Path) -> np.ndarray:
         array = large_in_place(5)
@@ -277,7 +277,7 @@ def test_a_task_whose_worker_is_killed_runs_again(api: Any, tmp_path: Path) -> N
 
 
 @in_modes("transparent")
-def test_what_was_made_in_place_and_not_sent_outlives_its_node(api: Any) -> None:
+def test_an_unsent_array_outlives_its_node(api: Any) -> None:
     array = large_in_place(4)
     node_id, pid = daemon_of(0)
     before = hoplite_ray.nodes()[node_id]

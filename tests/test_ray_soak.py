@@ -1,4 +1,4 @@
-"""A short soak: `make soak-ray` runs the long one, and looks at memory too."""
+"""A short soak. `make soak-ray` runs the long one, which checks memory too."""
 
 from __future__ import annotations
 

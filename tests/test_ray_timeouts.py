@@ -1,4 +1,4 @@
-"""What `ray.get(timeout=)` bounds, and what it raises; without a cluster."""
+"""The limits and errors of `ray.get(timeout=)`, without a cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = IGNORED
 
 
 def raised_by(kind: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> Exception:
-    """By a get with no time left, which finds `error`."""
+    """The exception of a get without time left whose value is `error`."""
 
     def get(*_: Any, **__: Any) -> None:
         raise error
@@ -39,9 +39,7 @@ def raised_by(kind: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> E
 
 
 @pytest.mark.parametrize("kind", ["explicit", "transparent"])
-def test_a_task_that_failed_by_a_timeout_is_not_waited_for(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timeout_inside_a_task_is_the_tasks_error(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     own = ObjectFetchTimedOutError("00", "its bytes did not come")
     assert isinstance(raised_by(kind, own, monkeypatch), ray.exceptions.GetTimeoutError)
     address = dict(proctitle="task", pid=1, ip="127.0.0.1")
@@ -51,7 +49,7 @@ def test_a_task_that_failed_by_a_timeout_is_not_waited_for(
 
 @pytest.fixture
 def no_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This Ray node's Hoplite node has ended, and its node actor is not back."""
+    """Act as if this Ray node had no Hoplite node and no node actor."""
     monkeypatch.setattr(connection, "require_connection", lambda: None)
     monkeypatch.setattr(connection, "this_process", lambda: ("session", b"process"))
     monkeypatch.setattr(connection, "socket_of_node", lambda _: None)
@@ -66,7 +64,7 @@ def test_a_deadline_bounds_the_wait_for_a_node() -> None:
 
 
 @pytest.mark.usefixtures("no_node")
-def test_a_deadline_bounds_the_wait_for_a_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_bounds_the_wait_for_a_node_actor(monkeypatch: pytest.MonkeyPatch) -> None:
     def node_actor_of(node: str, timeout: float) -> None:
         raise NodeUnreachable(f"none within {timeout} s")
 

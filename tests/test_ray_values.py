@@ -1,4 +1,4 @@
-"""Values that travel through Hoplite under Ray: both ways of asking for it, on three nodes."""
+"""Values of Ray programs that travel through Hoplite, in both modes, on three nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def large(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(LENGTH, np.float32)
 
 
-def test_what_is_put_is_a_view_of_hoplites_store(api: Any) -> None:
+def test_put_values_are_views_of_the_store(api: Any) -> None:
     array = large()
     reference = api.put(array)
     assert copies() == 1
@@ -158,7 +158,7 @@ def test_tensors_of_any_layout(api: Any) -> None:
 
 
 @pytest.mark.torch
-def test_models_and_what_autograd_knows(api: Any) -> None:
+def test_models_and_gradients(api: Any) -> None:
     torch = pytest.importorskip("torch")
 
     @api.remote(**on(1))
@@ -169,7 +169,7 @@ def test_models_and_what_autograd_knows(api: Any) -> None:
 
     model = torch.nn.Linear(1024, 1024)
     state, gradient = ray.get(trained.remote(model))
-    # Parameters are a subclass, and stay with Ray: gradients and a state, of plain tensors, do not.
+    # Parameters are a subclass of tensors and stay with Ray. Gradients and states are plain tensors.
     assert torch.equal(gradient, torch.ones(1024, 1024))
     model.load_state_dict(state)
     leaf = torch.ones(LENGTH, requires_grad=True)
@@ -252,8 +252,8 @@ def test_actors(api: Any) -> None:
     goes_back_to(0)
 
 
-def test_what_is_yielded_is_there_however_late_its_caller_hears_of_it(api: Any) -> None:
-    # Unless the worker holds it, Ray lets one item in eight go before the caller has said that it holds it.
+def test_yielded_items_stay_until_their_caller_holds_them(api: Any) -> None:
+    # Unless the worker holds the items, Ray releases one in eight before the caller holds it.
     concurrent = api.remote(Concurrent).remote()
     for _ in range(30):
         items = [ray.get(reference) for reference in concurrent.stream.remote()]
@@ -262,7 +262,7 @@ def test_what_is_yielded_is_there_however_late_its_caller_hears_of_it(api: Any) 
     goes_back_to(0)
 
 
-def test_ready_when_ray_says_so(api: Any) -> None:
+def test_ready_results_can_be_got(api: Any) -> None:
     @api.remote
     def make(seed: int) -> np.ndarray:
         return large(seed)
@@ -284,7 +284,7 @@ def test_large_arguments(api: Any) -> None:
     goes_back_to(0)
 
 
-def test_a_full_store_leaves_it_to_ray(api: Any) -> None:
+def test_ray_stores_values_when_the_store_is_full(api: Any) -> None:
     too_large = np.zeros(100 << 20, np.uint8)
     reference = api.put(too_large)
     assert copies() == 0

@@ -1,4 +1,4 @@
-"""A killed daemon: its clients hear of it at once, keep what they can, and come back when it does."""
+"""A daemon is killed. Its clients notice at once, keep their views, and reconnect when it is back."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def is_told(future: Future[Any]) -> str:
 
 
 def test_every_call_under_way_fails_at_once(threads: ThreadPoolExecutor, node: hoplite.LocalCluster) -> None:
-    # Everything waits: most for what never comes, one half-way, one for room.
+    # All calls wait: most for objects that never come, one half-way, one for space.
     writer = node.connect()
     half = writer.create("half", 8 * MIB, np.uint8)
     half.advance(4 * MIB)
     clients = [node.connect() for _ in CALLS]
-    # The asyncio ones have a connection of their own.
+    # The asyncio calls have a connection of their own.
     connections = 1 + len(CALLS) + sum(kind.startswith("async") for kind in CALLS) + 1
     calls = [threads.submit(call, client) for call, client in zip(CALLS.values(), clients, strict=True)]
     watcher = node.connect()
@@ -62,7 +62,7 @@ def test_every_call_under_way_fails_at_once(threads: ThreadPoolExecutor, node: h
         message = is_told(call)
         assert node.addresses[0] in message
         assert "reconnect" in message
-    # And so does every later one, the writer's included.
+    # Every later call fails too, also the writer's.
     half.advance(8 * MIB)
     is_told(threads.submit(half.seal))
     for client in clients:
@@ -77,7 +77,7 @@ def test_a_client_reconnects_when_its_node_is_back(node: hoplite.LocalCluster) -
     with pytest.raises(hoplite.NodeUnreachable, match=r"no hoplite node answers at .*hoplite node"):
         client.reconnect(timeout=0.1)
     node.restart(0)
-    # Not by itself: what the node held is gone, and the program must know.
+    # It does not reconnect by itself: the node's objects are gone, and the program must know.
     with pytest.raises(hoplite.NodeUnreachable, match="what only it held is lost"):
         client.put(b"x")
     client.reconnect(timeout=TIMEOUT)
@@ -96,7 +96,7 @@ def test_a_client_reconnects_when_its_node_is_back(node: hoplite.LocalCluster) -
 def test_reconnect_waits_for_the_node(threads: ThreadPoolExecutor, node: hoplite.LocalCluster) -> None:
     clients = [node.connect() for _ in range(2)]
     node.kill(0)
-    # Several threads of one program may all see the node die.
+    # Several threads reconnect at once.
     waiting = [threads.submit(client.reconnect, timeout=TIMEOUT) for client in clients * 4]
     node.restart(0)
     for each in waiting:
@@ -106,7 +106,7 @@ def test_reconnect_waits_for_the_node(threads: ThreadPoolExecutor, node: hoplite
     assert clients[0].status().clients == 2
 
 
-def test_a_connection_that_is_well_is_left_alone(cluster: hoplite.LocalCluster) -> None:
+def test_reconnect_keeps_a_working_connection(cluster: hoplite.LocalCluster) -> None:
     with cluster.connect(0) as client:
         reduction = client.reduce(["one that never comes", "another"])
         client.reconnect(timeout=0)
@@ -116,7 +116,7 @@ def test_a_connection_that_is_well_is_left_alone(cluster: hoplite.LocalCluster) 
             reduction.result(TIMEOUT)
 
 
-def test_objects_that_another_node_holds_are_still_there(pair: hoplite.LocalCluster) -> None:
+def test_objects_on_another_node_survive_a_reconnect(pair: hoplite.LocalCluster) -> None:
     client = pair.connect(0)
     for name in ("here only", "there too"):
         client.put(np.arange(MIB), name, timeout=TIMEOUT)
@@ -153,7 +153,7 @@ def test_asyncio_reconnects_likewise(node: hoplite.LocalCluster, through: str) -
         np.testing.assert_array_equal(await aio.get("second", timeout=TIMEOUT), view)
 
     asyncio.run(use())
-    # One connection serves both forms of calls again, each its own.
+    # Both forms of calls work again, each on its own connection.
     assert client.get("second", timeout=TIMEOUT).size == MIB
 
 
@@ -190,7 +190,7 @@ def test_a_mute_node_does_not_stop_the_loop(node: hoplite.LocalCluster) -> None:
             await client.aio.get("x", timeout=0)
         assert beats > 10
         heart.cancel()
-        # The connection that comes too late is used by the next call.
+        # The next call uses the connection that came too late.
         node.resume(0)
         assert (await client.aio.status(timeout=TIMEOUT)).clients == 2
 

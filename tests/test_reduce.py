@@ -1,4 +1,4 @@
-"""Reductions against NumPy: every dtype and op, any arrival, any k, and what they tell."""
+"""Reductions compared with NumPy: every dtype and op, any order of arrival, any k, the named sources."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
 FOLDS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
-# Both sides of 64 KiB take different ways: folded by the directory's answers, or by a tree.
+# Up to 64 KiB the coordinator folds the owners' answers. Larger sources use a tree.
 LENGTHS = [1, 1000, 100_003]
 
 
 def arrays(dtype: np.typing.DTypeLike, count: int, length: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Small whole numbers: their sums and products are exact in every dtype, in every order."""
+    """Small whole numbers. Their sums and products are exact in every dtype and order."""
     return [rng.integers(1, 3, length).astype(dtype) for _ in range(count)]
 
 
 def put_all(clients: Clients, name: Names, values: list[np.ndarray]) -> list[str]:
-    """One source after the other, round the nodes."""
+    """Put the sources on the nodes in turn."""
     names = [name(f"source {i}") for i in range(len(values))]
     for i, value in enumerate(values):
         clients[i % len(clients)].put(value, names[i])
@@ -123,9 +123,7 @@ def test_the_first_k_of_n(clients: Clients, name: Names, k: int, length: int) ->
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_of_more_than_k_ready_sources_the_result_says_which(
-    clients: Clients, name: Names, length: int
-) -> None:
+def test_the_result_names_the_k_sources_it_has(clients: Clients, name: Names, length: int) -> None:
     names = put_all(clients, name, [np.full(length, 2.0**i) for i in range(8)])
     result = clients[1].reduce(names, target=name("sum"), num_objects=3, timeout=TIMEOUT).result()
     assert len(result.sources) == 3
@@ -142,7 +140,7 @@ def test_many_sources_on_each_node_are_folded_there(clients: Clients, name: Name
         clients[0].get(target, timeout=TIMEOUT), np.full(length, sum(range(20)), np.float32)
     )
     sent = sum(client.status().sent_bytes for client in clients) - before
-    # Four partial sums and the result's way: nowhere near twenty sources.
+    # Only four partial sums and the result cross the network, not twenty sources.
     assert sent < 8 * length * 4
 
 
@@ -184,7 +182,7 @@ def test_fixed_order_is_bitwise_the_same_for_every_arrival(
     assert seen == {expected.tobytes()}
 
 
-def test_allreduce_brings_the_result_to_every_giver(clients: Clients, name: Names) -> None:
+def test_allreduce_brings_the_result_to_the_node_of_every_source(clients: Clients, name: Names) -> None:
     length = 200_000
     names = put_all(clients, name, [np.full(length, i, np.float32) for i in range(4)])
     target = clients[0].allreduce(names, target=name("sum"), timeout=TIMEOUT).result().target
@@ -234,7 +232,7 @@ def test_a_timeout_of_result_leaves_the_reduction_going(clients: Clients, name: 
 
 
 @pytest.mark.parametrize("timeout", [None, TIMEOUT])
-def test_threads_may_wait_for_one_reduction(
+def test_several_threads_wait_for_one_reduction(
     clients: Clients, name: Names, threads: ThreadPoolExecutor, timeout: float | None
 ) -> None:
     for turn in range(10):
@@ -247,7 +245,7 @@ def test_threads_may_wait_for_one_reduction(
         assert all(result is results[0] for result in results)
 
 
-def test_a_reduction_whose_client_is_closed_is_done(cluster: hoplite.LocalCluster, name: Names) -> None:
+def test_close_ends_a_reduction(cluster: hoplite.LocalCluster, name: Names) -> None:
     client = cluster.connect(0)
     reduction = client.reduce([name(0), name(1)], target=name("sum"))
     client.close()

@@ -1,4 +1,4 @@
-"""Sizes at which something changes, from nothing to beyond 32 bits."""
+"""Sizes at which the route of an object changes, from zero to beyond 32 bits."""
 
 import os
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def test_one_byte_more_than_4_gib() -> None:
         assert got.shape == (size,)
         assert got[-1] == 255
         words = got[:-1].view(np.uint64)
-        # A part at a time: a full comparison would need as much memory again.
+        # Compare a part at a time. A full comparison would need as much memory again.
         for part in range(512):
             cut = len(words) // 512
             assert (words[part * cut : (part + 1) * cut] == part).all()

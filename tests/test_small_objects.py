@@ -1,4 +1,4 @@
-"""Small objects that were got before: the node is not asked again, and answers are those it would give."""
+"""Small objects are cached by the client: a second get sends no request and gives the node's answer."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SMALL_MAX = 64 << 10
 
 @pytest.fixture
 def roomless() -> Iterator[hoplite.LocalCluster]:
-    """Two nodes with little room, of the test's own."""
+    """Two nodes with small stores, of the test's own."""
     with hoplite.LocalCluster(2, store_size="16MiB") as cluster:
         yield cluster
 
 
-def test_a_second_get_asks_nobody(pair: hoplite.LocalCluster) -> None:
+def test_a_second_get_sends_no_request(pair: hoplite.LocalCluster) -> None:
     client, far = pair.connect(0), pair.connect(1)
     shapes = [(0,), (1,), (125, 8), (SMALL_MAX,)]
     arrays = {str(shape): np.ones(shape, np.uint8).cumsum(dtype=np.uint8).reshape(shape) for shape in shapes}
@@ -115,7 +115,7 @@ def test_the_asyncio_client_keeps_and_forgets_too(clients: Clients, name: Names)
         waiting = asyncio.create_task(aio.get(late, timeout=TIMEOUT))
         await asyncio.sleep(0)
         clients[0].put(np.arange(20), late)
-        # Its answer is on the way or there; whoever is answered from memory must not take it in.
+        # The answer is on its way or there. A get from the cache must not take it.
         while not waiting.done():
             assert (await aio.get(id, timeout=TIMEOUT))[9] == 9
             await asyncio.sleep(0)
@@ -127,7 +127,7 @@ def test_the_asyncio_client_keeps_and_forgets_too(clients: Clients, name: Names)
     asyncio.run(play())
 
 
-def test_they_take_no_room_in_the_store(pair: hoplite.LocalCluster) -> None:
+def test_small_objects_take_no_space_in_the_store(pair: hoplite.LocalCluster) -> None:
     near, far = pair.connect(0), pair.connect(1)
     ids = [near.put(np.full(1000, number), f"{number}") for number in range(100)]
     arrays = [far.get(id, timeout=TIMEOUT) for id in ids]
@@ -137,7 +137,7 @@ def test_they_take_no_room_in_the_store(pair: hoplite.LocalCluster) -> None:
     assert all((array == number).all() for number, array in enumerate(arrays))
 
 
-def test_what_was_evicted_is_brought_again(roomless: hoplite.LocalCluster) -> None:
+def test_an_evicted_object_is_fetched_again(roomless: hoplite.LocalCluster) -> None:
     writer, reader = roomless.connect(0), roomless.connect(1)
     ids = [writer.put(np.full(1000, number), f"{number}") for number in range(20)]
 
@@ -166,7 +166,7 @@ def test_what_was_evicted_is_brought_again(roomless: hoplite.LocalCluster) -> No
 
 
 def test_a_dead_node_answers_nothing_and_a_new_one_has_nothing() -> None:
-    # Alone, so that nobody else has the object and another content may be put.
+    # A single node, so that another content may be put after its death.
     with hoplite.LocalCluster(1, store_size="16MiB") as alone:
         client = alone.connect(0)
         client.put(np.zeros(10), "name")

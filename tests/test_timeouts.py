@@ -1,4 +1,4 @@
-"""Nothing waits for ever unasked: where time-outs come from, and what they leave behind."""
+"""The default time-out of calls, and calls that time out leave nothing behind."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ PUTS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_calls_without_a_timeout_take_the_clients(
+def test_calls_without_a_timeout_use_the_clients(
     threads: ThreadPoolExecutor, cluster: hoplite.LocalCluster, call: Callable[..., Any]
 ) -> None:
     hasty, patient = (cluster.connect(1, default_timeout=SHORT) for _ in range(2))
     assert hasty.default_timeout == SHORT
-    # None is a wish, too.
+    # None is a time-out too: it waits for ever.
     for_ever = threads.submit(call, patient, timeout=None)
     with pytest.raises(hoplite.TimedOut):
         call(hasty)
@@ -49,26 +49,28 @@ def test_calls_without_a_timeout_take_the_clients(
         for_ever.result()
 
 
-def test_wait_takes_the_clients_too(cluster: hoplite.LocalCluster) -> None:
+def test_wait_uses_the_clients_timeout(cluster: hoplite.LocalCluster) -> None:
     with cluster.connect(1, default_timeout=SHORT) as client:
         assert client.wait(["never"])[0] == []
         assert asyncio.run(client.aio.wait(["never"]))[0] == []
 
 
-def test_creations_take_the_clients_too(pair: hoplite.LocalCluster) -> None:
+def test_creations_use_the_clients_timeout(pair: hoplite.LocalCluster) -> None:
     clients = [pair.connect(0, default_timeout=SHORT), pair.connect(1)]
     (name,) = names_owned_by(clients, 1)
     pair.pause(1)
     creation = clients[0].create(name, MIB, np.uint8)
     with pytest.raises(hoplite.TimedOut), creation:
         pass
-    # As long as its array is there, so is its memory.
+    # The array keeps its memory.
     del creation
     pair.resume(1)
     eventually(lambda: clients[0].status(timeout=TIMEOUT).copies == 0, "it is withdrawn")
 
 
-def test_where_the_default_comes_from(cluster: hoplite.LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sources_of_the_default_timeout(
+    cluster: hoplite.LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HOPLITE_TIMEOUT", raising=False)
     assert cluster.connect(0).default_timeout == DEFAULT_TIMEOUT
     monkeypatch.setenv("HOPLITE_TIMEOUT", "12.5")
@@ -87,10 +89,10 @@ def test_where_the_default_comes_from(cluster: hoplite.LocalCluster, monkeypatch
 
 @pytest.mark.parametrize("size", [100, 4 * MIB], ids=["small", "large"])
 @pytest.mark.parametrize("form", PUTS)
-def test_a_put_that_times_out_leaves_nothing_behind(pair: hoplite.LocalCluster, size: int, form: str) -> None:
+def test_a_timed_out_put_leaves_nothing_behind(pair: hoplite.LocalCluster, size: int, form: str) -> None:
     clients = [pair.connect(i) for i in range(2)]
     (name,) = names_owned_by(clients, 1)
-    # The directory's owner says neither yes nor no.
+    # The directory's owner does not answer.
     pair.pause(1)
     with pytest.raises(hoplite.TimedOut) as caught:
         PUTS[form](clients[0], bytes(size), name)
@@ -98,12 +100,12 @@ def test_a_put_that_times_out_leaves_nothing_behind(pair: hoplite.LocalCluster, 
     pair.resume(1)
     eventually(lambda: clients[0].status(timeout=TIMEOUT).copies == 0, "it is withdrawn")
     eventually(lambda: clients[1].locations(name, timeout=TIMEOUT).copies == (), "its owner knows")
-    # The same name is free for another size.
+    # The name is free for another size.
     clients[1].put(bytes(2 * size), name, timeout=TIMEOUT)
     assert clients[0].get(name, timeout=TIMEOUT).size == 2 * size
 
 
-def test_a_copying_get_that_times_out_tells_the_nodes_story(clients: list[hoplite.Client]) -> None:
+def test_a_timed_out_copying_get_has_the_nodes_diagnostics(clients: list[hoplite.Client]) -> None:
     creation = clients[1].create("half of it", 4 * MIB, np.uint8)
     creation.advance(2 * MIB)
     try:
@@ -111,7 +113,7 @@ def test_a_copying_get_that_times_out_tells_the_nodes_story(clients: list[hoplit
             with pytest.raises(hoplite.TimedOut) as caught:
                 clients[0].get(creation.id, copy=True, timeout=timeout)
             assert f"of {4 * MIB} bytes copied" in str(caught.value)
-            # Its own node's words, who it comes from among them.
+            # The message is of the client's own node and names the sender.
             assert str(caught.value).count(clients[0].node) > 1
             assert clients[1].node in str(caught.value)
             assert caught.value.object_id == hoplite.ObjectId.from_name("half of it")

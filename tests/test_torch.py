@@ -40,7 +40,7 @@ def test_tensors_are_not_copied_before_the_store(dtype: str) -> None:
     assert payload_of(tensor).data.ctypes.data == tensor.data_ptr()
 
 
-def test_tensors_that_are_odd(clients: list[hoplite.Client], name: Names) -> None:
+def test_strided_and_special_tensors(clients: list[hoplite.Client], name: Names) -> None:
     parameter = torch.nn.Parameter(torch.ones(10))
     strided = torch.arange(100).reshape(10, 10)[::2, 1::3]
     for tensor in (parameter, strided, torch.tensor([1 + 2j]).conj()):
@@ -56,7 +56,7 @@ def test_bfloat16_is_reduced(clients: list[hoplite.Client], name: Names) -> None
     assert torch.equal(clients[3].get_torch(target), torch.full((100_000,), 3.0, dtype=torch.bfloat16))
 
 
-def test_what_torch_cannot_hold(clients: list[hoplite.Client], name: Names) -> None:
+def test_dtypes_unknown_to_torch_are_a_mismatch(clients: list[hoplite.Client], name: Names) -> None:
     id = clients[0].put(np.zeros(3, "M8[s]"), name())
     with pytest.raises(hoplite.Mismatch, match="datetime64"):
         clients[0].get_torch(id)

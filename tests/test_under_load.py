@@ -1,4 +1,4 @@
-"""Many objects, callers that race, nodes that come and go meanwhile: what a quiet cluster never shows."""
+"""Many objects, racing callers, and nodes that die and restart meanwhile."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ClusterOf = Callable[[int], hoplite.LocalCluster]
 KIB = 1 << 10
 
 TRIPS = 2000
-"""Round trips before, during and after a fault: seconds of them, more than a death takes to be known."""
+"""Round trips before, during and after a fault. They take longer than the detection of a death."""
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def busy_seconds(pid: int | None) -> float:
-    """Processor time of a process so far."""
+    """The processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -71,7 +71,7 @@ def test_living_objects_are_found_after_a_node_came_back(cluster_of: ClusterOf) 
 def reduce_two(
     client: hoplite.Client, names: list[str], target: str, start: threading.Barrier
 ) -> hoplite.HopliteError | None:
-    """Reduce the first two there, as soon as others start too; returns why that failed."""
+    """Reduce the first two sources when the other callers do so too. Returns the error, if any."""
     start.wait(TIMEOUT)
     try:
         client.reduce(names, target=target, num_objects=2, timeout=TIMEOUT).result(TIMEOUT)
@@ -81,7 +81,7 @@ def reduce_two(
 
 
 @pytest.mark.parametrize(("size", "rounds"), [(64, 60), (4 * MIB, 10)])
-def test_one_of_two_reductions_makes_their_target(
+def test_one_of_two_reductions_makes_the_target(
     cluster_of: ClusterOf, threads: Threads, size: int, rounds: int
 ) -> None:
     cluster = cluster_of(3)
@@ -124,7 +124,7 @@ def test_nothing_is_reduced_onto_a_deleted_target(cluster_of: ClusterOf) -> None
             wake.join()
 
 
-def test_the_first_of_two_contents_is_everybodys(cluster_of: ClusterOf, threads: Threads) -> None:
+def test_all_nodes_get_the_first_of_two_contents(cluster_of: ClusterOf, threads: Threads) -> None:
     cluster = cluster_of(3)
     clients = [cluster.connect(node) for node in range(3)]
     for number, size in enumerate([1 * KIB, 200 * KIB, 2 * MIB] * 8):
@@ -157,11 +157,11 @@ def test_a_deleted_id_is_a_few_bytes(cluster_of: ClusterOf) -> None:
     kept = sum(tombstones(cluster.connect(node)) for node in range(4))
     assert kept <= 3 * (count + 1000), "an owner, its backup, and who had the bytes"
     grown = sum(resident_bytes(pid) for pid in cluster.pids) - before
-    # 64 bytes each, and what the allocator makes of it.
+    # 64 bytes each, and the allocator's overhead.
     assert grown < 2 * 3 * 64 * count, f"{grown / count:.0f} bytes for each deleted id"
 
 
-def test_a_death_among_many_objects_is_hardly_felt(cluster_of: ClusterOf) -> None:
+def test_a_death_among_many_objects_delays_few_calls(cluster_of: ClusterOf) -> None:
     nodes, each, slow = 5, 10_000, 0.25
     cluster = cluster_of(nodes)
     clients = [cluster.connect(node) for node in range(nodes)]
@@ -202,7 +202,7 @@ def test_a_death_among_many_objects_is_hardly_felt(cluster_of: ClusterOf) -> Non
         finally:
             stop.set()
         trips.result(TIMEOUT)
-    # Those whose owner died wait until that is known, once; nobody else does.
+    # Only calls whose owner died wait, once, until the death is detected.
     waited = sorted(took)[-5:]
     slow_ones = sum(seconds > slow for seconds in took)
     assert slow_ones <= 3, f"{slow_ones} of {len(took)} round trips took longer than {slow} s: {waited}"

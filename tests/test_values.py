@@ -1,4 +1,4 @@
-"""What is put comes back: every dtype, shape and kind of buffer."""
+"""Every dtype, shape and kind of buffer comes back as it was put."""
 
 import array
 import mmap
@@ -30,7 +30,7 @@ DTYPES = [
 
 
 def there_and_back(clients: list[hoplite.Client], name: Names, value: object) -> np.ndarray:
-    """Put on the first node, got on the last."""
+    """Put on the first node and get on the last."""
     id = clients[0].put(value, name())
     got = clients[-1].get(id, timeout=30)
     assert isinstance(got, np.ndarray)
@@ -116,7 +116,7 @@ def test_arrow_arrays_without_a_copy(clients: list[hoplite.Client], name: Names)
     np.testing.assert_array_equal(there_and_back(clients, name, value), value.to_numpy())
 
 
-def test_arrow_reads_what_was_got(clients: list[hoplite.Client], name: Names) -> None:
+def test_arrow_reads_a_view(clients: list[hoplite.Client], name: Names) -> None:
     got = there_and_back(clients, name, np.arange(100_000, dtype=np.int64))
     viewed = pa.Array.from_buffers(pa.int64(), len(got), [None, pa.py_buffer(got)])
     assert viewed.buffers()[1].address == got.ctypes.data
@@ -144,7 +144,7 @@ def test_numpy_scalars(clients: list[hoplite.Client], name: Names) -> None:
 
 
 @pytest.mark.parametrize("value", [object(), 7, "text", [1, 2], {"a": 1}, None])
-def test_what_has_no_buffer_is_refused(client: hoplite.Client, value: object) -> None:
+def test_values_without_a_buffer_are_refused(client: hoplite.Client, value: object) -> None:
     with pytest.raises(hoplite.BadArgument, match="put_object"):
         client.put(value)
 
@@ -173,13 +173,13 @@ UNDESCRIBED = {
 
 
 @pytest.mark.parametrize("dtype", UNDESCRIBED.values(), ids=UNDESCRIBED)
-def test_dtypes_that_a_header_cannot_say_are_refused(client: hoplite.Client, dtype: np.dtype) -> None:
+def test_dtypes_without_a_descriptor_are_refused(client: hoplite.Client, dtype: np.dtype) -> None:
     with pytest.raises(hoplite.BadArgument, match="put_object"):
         client.put(np.zeros(3, dtype))
     with pytest.raises(hoplite.BadArgument, match="put_object"):
         client.create("x", 3, dtype)
 
 
-def test_elements_that_are_arrays_are_refused(client: hoplite.Client) -> None:
+def test_subarray_dtypes_are_refused(client: hoplite.Client) -> None:
     with pytest.raises(hoplite.BadArgument, match="put_object"):
         client.create("x", 5, ("f4", (3,)))

@@ -68,7 +68,7 @@ FEW = ["--runs", "1", "--warm-up", "1", "--rate", "1000"]
         ("objects", 6, ["--no-ray", "--clients", "2", "--scale", "0.01", "--runs", "1", "--warm-up", "0"]),
     ],
 )
-def test_a_benchmark_leaves_what_the_page_is_made_of(
+def test_a_benchmark_leaves_results_for_the_page(
     name: str, cases: int, arguments: list[str], tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "lab", name, *arguments]

@@ -44,7 +44,7 @@ def test_a_seed_and_a_round_make_one_plan() -> None:
     assert plan != str(Generator(8, 3, 6, 20.0).round())
 
 
-def test_a_result_tells_which_sources_went_in_and_any_wrong_element_is_seen() -> None:
+def test_every_wrong_element_of_a_result_is_found() -> None:
     sources = tuple(Leaf(f"source {bit}", 1000, "float32", bit) for bit in range(4))
     content = Folded("sum", 2, sources)
     total = sources[0].array() + sources[3].array()
@@ -115,7 +115,7 @@ def test_a_call_may_time_out_only_where_something_was_in_its_way() -> None:
     assert court.verdict(error="TimedOut", seconds=30) is None
 
 
-def test_an_object_may_be_lost_only_with_a_host_that_had_it() -> None:
+def test_an_object_may_be_lost_only_with_its_host() -> None:
     court = Court()
     court.history.begin("kill-daemon", [3])
     court.history.begin("slow-link", [1])
@@ -124,7 +124,7 @@ def test_an_object_may_be_lost_only_with_a_host_that_had_it() -> None:
     assert court.verdict(error="ObjectLost") is None
 
 
-def test_a_daemon_that_leaves_while_all_is_well_costs_nothing() -> None:
+def test_a_leaving_daemon_loses_nothing() -> None:
     court = Court()
     leaving = court.history.begin("leave-daemon", [1])
     assert court.verdict(error="ObjectLost") is not None
@@ -132,7 +132,7 @@ def test_a_daemon_that_leaves_while_all_is_well_costs_nothing() -> None:
     assert court.verdict(error="ObjectLost") is None
 
 
-def test_only_the_death_of_the_own_daemon_makes_it_unreachable_and_at_once() -> None:
+def test_only_the_own_daemons_death_makes_a_node_unreachable() -> None:
     court = Court()
     court.history.begin("kill-daemon", [1])
     assert court.verdict(error="NodeUnreachable") is not None
@@ -154,7 +154,7 @@ def delete(court: Court) -> None:
     court.judge.note_deletion(Attempt(1, operation, 1, ("thing",), time.monotonic()))
 
 
-def test_what_was_deleted_may_be_forgotten_but_not_back() -> None:
+def test_a_deleted_object_does_not_come_back() -> None:
     court = Court()
     delete(court)
     assert court.verdict(error="ObjectDeleted") is None
@@ -169,7 +169,7 @@ def test_what_was_deleted_may_be_forgotten_but_not_back() -> None:
     assert look_after_deletion(court) is None
 
 
-def test_a_deletion_that_some_did_not_hear_of_lasts_while_one_lives_who_did() -> None:
+def test_a_deletion_lasts_while_a_node_that_knows_it_lives() -> None:
     court = Court()
     court.history.begin("split", [0, 1])
     delete(court)
@@ -180,7 +180,7 @@ def test_a_deletion_that_some_did_not_hear_of_lasts_while_one_lives_who_did() ->
     assert look_after_deletion(court) is None
 
 
-def test_of_what_one_side_of_a_split_makes_and_the_other_deletes_the_later_stays() -> None:
+def test_the_later_of_a_put_and_a_deletion_survives_a_partition() -> None:
     court = Court()
     court.history.begin("split", [0, 1])
     delete(court)
@@ -189,7 +189,7 @@ def test_of_what_one_side_of_a_split_makes_and_the_other_deletes_the_later_stays
     assert look_after_deletion(court) is None
 
 
-def test_all_readers_of_a_result_must_see_the_sources_that_its_caller_was_told() -> None:
+def test_all_readers_of_a_result_see_its_reported_sources() -> None:
     sources = tuple(Leaf(f"source {bit}", 10, "int32", bit) for bit in range(3))
     court = Court()
     court.known = Known(Thing("thing", Folded("sum", 2, sources), (1,)))

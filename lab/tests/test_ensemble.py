@@ -56,7 +56,7 @@ class Model:
         self.calls.clear()
 
 
-def test_a_model_that_is_away_keeps_few_batches_and_is_asked_again_when_it_is_back() -> None:
+def test_an_absent_model_holds_few_batches_and_is_asked_again() -> None:
     away = Model("away", is_away=True)
 
     async def rounds() -> None:

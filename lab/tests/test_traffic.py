@@ -18,7 +18,7 @@ PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 CHAIN = {(0, 3), (3, 1), (1, 4), (4, 2)}
 
 
-def test_behind_a_host_is_whoever_gets_its_bytes_through_it() -> None:
+def test_hosts_behind_a_host_get_their_bytes_through_it() -> None:
     assert behind(CHAIN, 3) == {1, 4, 2}
     assert behind(CHAIN, 2) == set()
     assert behind({(0, 1), (1, 0)}, 0) == {1}
@@ -34,7 +34,7 @@ def test_without_a_relay_there_is_none_in_the_middle() -> None:
         middle_relay({(0, 1), (0, 2)})
 
 
-def test_only_what_was_sent_between_two_looks_makes_an_edge() -> None:
+def test_only_bytes_between_two_looks_make_an_edge() -> None:
     hosts = [
         Host(index, "none", f"10.77.0.{index + 1}", Link("none", "none", index, None, None))
         for index in range(3)

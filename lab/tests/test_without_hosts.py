@@ -82,7 +82,7 @@ def test_sizes_are_read_as_they_are_written() -> None:
         report.size_of("32")
 
 
-def test_a_peer_that_fails_is_left_out_and_the_rest_is_whole(folder: Path) -> None:
+def test_a_failed_peer_is_left_out(folder: Path) -> None:
     running: list[systems.System] = [Fake("hoplite", 2.5), Fake("ray", 5.0, fails_at=2), Fake("dask", 10.0)]
     measured(running)
     assert [system.name for system in running] == ["hoplite", "dask"]
@@ -105,7 +105,7 @@ class FakeModule:
         yield [Fake(self._name, 1.0)]
 
 
-def test_a_peer_that_does_not_come_up_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_fails_to_start_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     modules = {
         "hoplite": FakeModule("hoplite"),
         "ray": FakeModule("ray", fails=True),
@@ -141,7 +141,7 @@ def test_a_benchmark_that_breaks_off_keeps_its_cases_so_far(folder: Path) -> Non
     assert len(results.joined("collective", folder)) == 3
 
 
-def test_the_page_has_a_line_for_each_case_and_blanks_for_what_is_missing(folder: Path) -> None:
+def test_the_page_has_blanks_for_missing_results(folder: Path) -> None:
     measured([Fake("hoplite", 2.0), Fake("gloo", 3.0)])
     cases = results.joined("collective", folder)
     text = page.text(page.SECTIONS[0], cases, ["collectives"])
@@ -229,7 +229,7 @@ def test_applications_beside_ray_alone_and_groups(folder: Path, monkeypatch: pyt
     assert (folder / "applications.svg").stat().st_size > 0
 
 
-def test_the_figure_of_applications_has_whatever_systems_were_run(tmp_path: Path) -> None:
+def test_the_figure_of_applications_has_all_measured_systems(tmp_path: Path) -> None:
     def case(name: str, workers: int, **seconds: float) -> results.Case:
         facts = {"name": name, "title": name, "workers": workers, "rate_mbit": 500.0}
         systems_run = {system: [[taken]] for system, taken in seconds.items()}
@@ -258,7 +258,7 @@ def test_the_scaling_figure_has_the_newest_run_only(tmp_path: Path) -> None:
     assert (tmp_path / "scaling.svg").read_text() == both
 
 
-def test_operations_are_measured_on_a_real_cluster_that_is_whole_afterwards(
+def test_operations_leave_their_cluster_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(operations, "SETTLE_SECONDS", 0.0)
@@ -293,7 +293,7 @@ def soaked(*private: int, tombstones: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-def test_memory_may_rise_at_first_and_grows_if_it_rises_in_the_second_half() -> None:
+def test_memory_grows_if_it_rises_in_the_second_half() -> None:
     risen = [0, 10 * MIB, *[20 * MIB] * 8]
     assert abs(soak.growth(soaked(*risen), "0")) < 1
     assert soak.growth(soaked(*(at * MIB for at in range(11))), "0") == pytest.approx(5 * MIB)
@@ -315,7 +315,7 @@ def test_a_soak_calls_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     assert set(found.growth) == {"0", "1", "2"}
 
 
-def test_the_figures_of_scale_have_what_there_is(tmp_path: Path) -> None:
+def test_the_figures_of_scale_have_all_measured_sizes(tmp_path: Path) -> None:
     def case(operation: str, against: str, many: int, how: str, **more: Any) -> results.Case:
         facts = {"operation": operation, "against": against, "nodes": many, "objects": many, "how": how}
         return results.Case([], {**facts, "seconds": 0.01, "worst_seconds": None, **more}, [], {})
@@ -331,7 +331,7 @@ def test_the_figures_of_scale_have_what_there_is(tmp_path: Path) -> None:
     assert drawn == ["scale-nodes", "scale-objects", "scale-soak"]
 
 
-def test_times_are_told_in_the_unit_that_suits_them() -> None:
+def test_times_have_a_fitting_unit() -> None:
     told = [bench_scale.time_text(seconds) for seconds in (2.5, 0.0123, 4.5e-5, 0.0)]
     assert told == ["2.5 s", "12.3 ms", "45 us", "0 us"]
 
@@ -342,7 +342,7 @@ def test_hosts_come_an_interval_apart_and_a_broadcasts_sender_is_there_before() 
     assert systems.delays("allreduce", 3, None) == [0.0, 0.0, 0.0]
 
 
-def test_the_shape_of_a_tree_is_told_by_who_sends_to_whom() -> None:
+def test_edges_of_traffic_give_the_shape_of_a_tree() -> None:
     assert shape({(0, 1), (1, 2), (2, 3)}) == "chain"
     assert shape({(0, 1), (2, 1), (1, 3), (4, 3)}) == "binary"
     assert shape({(0, 1), (2, 1), (3, 1), (4, 1)}) == "star"
@@ -386,7 +386,7 @@ class FakeRank:
         return {"ended": 0.0}
 
 
-def test_ranks_that_hang_are_launched_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_ranks_are_launched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     launches: list[str] = []
 
     @contextmanager
@@ -413,7 +413,7 @@ def test_ranks_that_hang_are_launched_anew(monkeypatch: pytest.MonkeyPatch) -> N
     assert launches[-1] == "ended"
 
 
-def test_what_is_told_of_rounds_while_a_host_fails() -> None:
+def test_the_summary_of_rounds_with_a_failed_host() -> None:
     away = {CRASH: 5.0, CRASH + 5: 1.0, CRASH + 6: 4.0, CRASH + 10: 1.0, CRASH + 11: 1.0}
     seconds = {CRASH - 2: 2.0, **away, RETURN: 2.0, RETURN + 2: 4.0, RETURN + 6: 2.0}
     back = RETURN + 2
