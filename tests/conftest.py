@@ -18,13 +18,23 @@ import pytest
 if TYPE_CHECKING:
     from ray_cluster import RayCluster
 
+MIB = 1 << 20
+
 NODES = 4
 STORE_SIZE = "192MiB"
+
+TIMEOUT = 60.0
+"""Time-out of calls in seconds. None takes nearly as long, unless it hangs."""
 
 EVENTUALLY_SECONDS = 30.0
 """Time-out of `eventually`. It is far longer than any condition takes, even on a busy machine."""
 
 LOOK_EVERY_SECONDS = 0.01
+
+Clients = list[hoplite.Client]
+ClusterOf = Callable[[int], hoplite.LocalCluster]
+Names = Callable[..., str]
+Threads = ThreadPoolExecutor
 
 
 def eventually(holds: Callable[[], object], what: str) -> None:
@@ -58,7 +68,7 @@ def cluster() -> Iterator[hoplite.LocalCluster]:
 
 
 @pytest.fixture
-def clients(cluster: hoplite.LocalCluster) -> Iterator[list[hoplite.Client]]:
+def clients(cluster: hoplite.LocalCluster) -> Iterator[Clients]:
     """One client on each node of the shared cluster. After the test the stores must be empty again."""
     clients = [cluster.connect(i) for i in range(NODES)]
     yield clients
@@ -67,7 +77,7 @@ def clients(cluster: hoplite.LocalCluster) -> Iterator[list[hoplite.Client]]:
 
 
 @pytest.fixture
-def client(clients: list[hoplite.Client]) -> hoplite.Client:
+def client(clients: Clients) -> hoplite.Client:
     return clients[0]
 
 
@@ -79,7 +89,7 @@ def pair() -> Iterator[hoplite.LocalCluster]:
 
 
 @pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
+def threads() -> Iterator[Threads]:
     """Threads for calls that wait. Request it before `cluster_of`: failed tests' calls end with the nodes."""
     with ThreadPoolExecutor(32) as threads:
         yield threads
@@ -96,7 +106,7 @@ _numbers = itertools.count()
 
 
 @pytest.fixture
-def name(request: pytest.FixtureRequest, cluster: hoplite.LocalCluster) -> Iterator[Callable[..., str]]:
+def name(request: pytest.FixtureRequest, cluster: hoplite.LocalCluster) -> Iterator[Names]:
     """Makes names that no other test uses. Objects with these names are deleted after the test."""
     made: list[str] = []
 

@@ -10,10 +10,10 @@ import hoplite
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import TIMEOUT
+from hoplite._hoplite import ALIGNMENT
 from hoplite.errors import Mismatch
-from hoplite.pickling import ALIGNMENT, Pickled, unpickle
-
-TIMEOUT = 60.0
+from hoplite.pickling import pickled, unpickle
 
 
 @dataclasses.dataclass
@@ -26,15 +26,7 @@ class Model:
 
 
 def written(value: object) -> memoryview:
-    pickled = Pickled(value)
-    whole = bytearray(pickled.size)
-    end = 0
-    for offset, piece in pickled.pieces():
-        assert offset == end
-        whole[offset : offset + len(piece)] = piece
-        end = offset + len(piece)
-    assert end == pickled.size
-    return memoryview(whole).toreadonly()
+    return memoryview(b"".join(pickled(value).parts))
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 
 import hoplite
 import numpy as np
 import pytest
+from conftest import TIMEOUT, Names
 from hoplite.values import payload_of
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-Names = Callable[..., str]
-TIMEOUT = 60.0
 
 DTYPES = ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
 
@@ -37,7 +35,7 @@ def test_tensors_there_and_back(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tensors_are_not_copied_before_the_store(dtype: str) -> None:
     tensor = torch.ones(1000).to(getattr(torch, dtype))
-    assert payload_of(tensor).data.ctypes.data == tensor.data_ptr()
+    assert payload_of(tensor).parts[0].ctypes.data == tensor.data_ptr()
 
 
 def test_strided_and_special_tensors(clients: list[hoplite.Client], name: Names) -> None:

@@ -9,9 +9,8 @@ import ml_dtypes
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import Names
 from hoplite.values import REDUCIBLE, payload_of
-
-Names = Callable[..., str]
 
 DTYPES = [
     *"?bhilqBHILQefdgFDG",
@@ -111,8 +110,8 @@ def test_a_mapped_file(clients: list[hoplite.Client], name: Names) -> None:
 
 def test_arrow_arrays_without_a_copy(clients: list[hoplite.Client], name: Names) -> None:
     value = pa.array(np.arange(100_000, dtype=np.float32))
-    payload = payload_of(value)
-    assert payload.data.ctypes.data == value.buffers()[1].address
+    (data,) = payload_of(value).parts
+    assert data.ctypes.data == value.buffers()[1].address
     np.testing.assert_array_equal(there_and_back(clients, name, value), value.to_numpy())
 
 
@@ -162,7 +161,7 @@ def test_all_reducible_dtypes_are_named_as_the_node_names_them() -> None:
 
 def test_contiguous_values_are_not_copied_before_the_store() -> None:
     for value in (np.arange(10.0), np.zeros((3, 4), ml_dtypes.bfloat16), np.zeros(5, "M8[s]")):
-        assert np.shares_memory(payload_of(value).data, value.view(np.uint8))
+        assert np.shares_memory(payload_of(value).parts[0], value.view(np.uint8))
 
 
 UNDESCRIBED = {

@@ -2,14 +2,39 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, final
 
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-__all__ = ["INLINE_BYTES_MAX", "Arriving", "Connection", "ObjectId", "Stop", "Ticket", "View", "Writing"]
+__all__ = [
+    "ALIGNMENT",
+    "ARRAY",
+    "BYTES",
+    "DEFAULT_PORT",
+    "DTYPES",
+    "OBJECT_BYTES_MAX",
+    "PICKLE",
+    "Arriving",
+    "Connection",
+    "ObjectId",
+    "Stop",
+    "Ticket",
+    "View",
+    "Writing",
+    "default_socket",
+]
 
-INLINE_BYTES_MAX: Final[int]
+ALIGNMENT: Final[int]
+DEFAULT_PORT: Final[int]
+OBJECT_BYTES_MAX: Final[int]
+BYTES: Final[int]
+ARRAY: Final[int]
+PICKLE: Final[int]
+DTYPES: Final[tuple[str, ...]]
+
+def default_socket(port: int) -> Path: ...
 
 _Header = tuple[int, str | None, tuple[int, ...], str]
 
@@ -55,8 +80,8 @@ class Connection:
     def wants_write(self) -> bool: ...
     def close(self) -> None: ...
     def put_array(self, id: _Id, value: object, timeout: float | None) -> Ticket | None: ...
-    def put_small(self, id: _Id, header: _Header, data: bytes, timeout: float | None) -> Ticket: ...
-    def create(self, id: _Id, header: _Header, size: int, keep: bool, timeout: float | None) -> Ticket: ...
+    def put(self, id: _Id, header: _Header, parts: Sequence[object], timeout: float | None) -> Ticket: ...
+    def create(self, id: _Id, header: _Header, size: int, timeout: float | None) -> Ticket: ...
     def get(self, id: _Id, timeout: float | None, fail_if_lost: bool) -> View | Ticket: ...
     def get_copy(self, id: _Id, timeout: float | None, partial: bool, fail_if_lost: bool) -> Ticket: ...
     def delete(self, ids: Sequence[_Id], timeout: float | None) -> Ticket: ...
@@ -95,7 +120,7 @@ class Ticket:
 
 @final
 class Writing:
-    def write(self, offset: int, data: Buffer) -> None: ...
+    def write(self, parts: Sequence[object]) -> None: ...
     def advance(self, watermark: int) -> None: ...
     def stop(self) -> None: ...
     def seal(self, timeout: float | None) -> Ticket: ...

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
 
+from hoplite import _hoplite
 from hoplite.errors import BadArgument, NodeUnreachable
 
 __all__ = ["DEFAULT_PORT", "NodeLike", "default_socket", "socket_of"]
 
-DEFAULT_PORT = 7420
+DEFAULT_PORT = _hoplite.DEFAULT_PORT
 """The default port of a node."""
 
 PORT_MAX = 65_535
@@ -24,8 +24,7 @@ def default_socket(port: int) -> str:
 
     This is `$XDG_RUNTIME_DIR/hoplite-<uid>/<port>.sock`. /tmp replaces a variable that is not set.
     """
-    base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
-    return str(Path(base) / f"hoplite-{os.getuid()}" / f"{port}.sock")
+    return str(_hoplite.default_socket(port))
 
 
 def socket_of(node: NodeLike) -> str:

@@ -22,16 +22,17 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 
 from hoplite import _hoplite
+from hoplite._hoplite import PICKLE
 from hoplite.creation import Draft
 from hoplite.destinations import Destination
 from hoplite.errors import BadArgument, Mismatch, ObjectLost
 from hoplite.ids import ObjectId, ObjectIdLike
 from hoplite.nodes import Gauge, Link, Location, Locations, Status
 from hoplite.on_lost import OnLost, checked_on_lost
-from hoplite.pickling import Pickled, unpickle
+from hoplite.pickling import pickled, unpickle
 from hoplite.reduction import ReduceRequest, ReduceResult
 from hoplite.timeouts import Deadline
-from hoplite.values import PICKLE, Header, array_header, array_of, as_array, payload_of
+from hoplite.values import Header, Payload, array_header, array_of, as_array, payload_of
 
 Result = TypeVar("Result")
 
@@ -79,47 +80,32 @@ def put(
     if ticket is not None:
         yield ticket
         return object_id
-    header, data = payload_of(value)
-    return (yield from _put(connection, header, data.nbytes, [(0, data)], object_id, timeout))
+    return (yield from _put(connection, payload_of(value), object_id, timeout))
 
 
 def put_object(
     connection: _hoplite.Connection, value: Any, id: ObjectIdLike | None, timeout: float | None
 ) -> Steps[ObjectId]:
-    pickled = Pickled(value)
-    header = Header(encoding=PICKLE)
+    payload = pickled(value)
     object_id = ObjectId.random() if id is None else ObjectId.of(id)
-    return (yield from _put(connection, header, pickled.size, pickled.pieces(), object_id, timeout))
+    return (yield from _put(connection, payload, object_id, timeout))
 
 
 def _put(
-    connection: _hoplite.Connection,
-    header: Header,
-    size: int,
-    pieces: Sequence[tuple[int, Any]],
-    id: ObjectId,
-    timeout: float | None,
+    connection: _hoplite.Connection, payload: Payload, id: ObjectId, timeout: float | None
 ) -> Steps[ObjectId]:
-    if size <= _hoplite.INLINE_BYTES_MAX:
-        whole = b"".join(piece for _, piece in pieces)
-        yield connection.put_small(id, header, whole, timeout)
-        return id
+    header, parts = payload
     deadline = Deadline(timeout)
-    writing = yield connection.create(id, header, size, False, timeout)
+    writing = yield connection.put(id, header, parts, timeout)
     if writing is None:
         return id
     try:
-        for offset, piece in pieces:
-            yield _copy_in(writing, offset, piece)
+        yield Work(sum(part.nbytes for part in parts), lambda: writing.write(parts), writing.stop)
         yield writing.seal(deadline.left())
     except BaseException:
         writing.abort()
         raise
     return id
-
-
-def _copy_in(writing: _hoplite.Writing, offset: int, piece: Any) -> Work:
-    return Work(len(piece), lambda: writing.write(offset, piece), writing.stop)
 
 
 def _copy_out(arriving: _hoplite.Arriving, memory: Any, deadline: Deadline) -> Work:
@@ -135,7 +121,7 @@ def create(
 ) -> Steps[Draft]:
     object_id = ObjectId.of(id)
     header, size = array_header(shape, dtype)
-    writing = yield connection.create(object_id, header, size, True, timeout)
+    writing = yield connection.create(object_id, header, size, timeout)
     buffer = bytearray(size) if writing is None else writing
     return Draft(object_id, as_array(header, buffer, size), writing)
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hoplite._hoplite import ARRAY
 from hoplite.errors import BadArgument, Mismatch
-from hoplite.values import ARRAY, Header, dtype_of, is_torch_tensor
+from hoplite.values import Header, dtype_of, is_torch_tensor
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -5,7 +5,7 @@ The layout (little-endian) lets a reader use the buffers in place::
     0   magic     8 bytes  b"hopickl5"
     8   count     u64      parts: the pickle stream, then each out-of-band buffer
     16  table     count x (offset u64, length u64), offsets from the start of the object
-        parts     each at a multiple of 64 bytes, zeros between them
+        parts     each at a multiple of 64 bytes (`ALIGNMENT`, as objects), zeros between them
 
 NumPy arrays, Arrow tables and all other values whose reducer makes a `pickle.PickleBuffer` are unpickled as
 read-only views into the store. Only the small stream is copied.
@@ -17,14 +17,13 @@ import pickle
 import struct
 from typing import Any
 
+from hoplite._hoplite import ALIGNMENT, PICKLE
 from hoplite.errors import Mismatch
+from hoplite.values import Header, Payload
 
-__all__ = ["Pickled", "unpickle"]
+__all__ = ["pickled", "unpickle"]
 
 MAGIC = b"hopickl5"
-ALIGNMENT = 64
-"""Parts start on cache lines, as objects do, so SIMD code reads them as fast as the originals."""
-
 _HEAD = struct.Struct("<8sQ")
 _ENTRY = struct.Struct("<QQ")
 
@@ -33,45 +32,32 @@ def _aligned(offset: int) -> int:
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-class Pickled:
-    """A pickled value and the offsets of its parts: `size` is known before `pieces` are written."""
+def pickled(value: Any) -> Payload:
+    """The payload of a value of any class."""
+    buffers: list[memoryview] = []
 
-    def __init__(self, value: Any) -> None:
-        buffers: list[memoryview] = []
+    def take(buffer: pickle.PickleBuffer) -> bool:
+        # False means out of band. A buffer that is not contiguous has no raw form, so it stays in the
+        # stream.
+        try:
+            buffers.append(buffer.raw())
+        except BufferError:
+            return True
+        return False
 
-        def take(buffer: pickle.PickleBuffer) -> bool:
-            # False means out of band. A buffer that is not contiguous has no raw form, so it stays in the
-            # stream.
-            try:
-                buffers.append(buffer.raw())
-            except BufferError:
-                return True
-            return False
-
-        stream = pickle.dumps(value, protocol=5, buffer_callback=take)
-        self._parts = [memoryview(stream), *buffers]
-        self._offsets: list[int] = []
-        end = _HEAD.size + _ENTRY.size * len(self._parts)
-        for part in self._parts:
-            offset = _aligned(end)
-            self._offsets.append(offset)
-            end = offset + part.nbytes
-        self.size = end
-        """Bytes of the whole object."""
-
-    def pieces(self) -> list[tuple[int, memoryview]]:
-        """Pairs of offset and bytes, in rising order and without gaps. The table comes first."""
-        table = bytearray(_HEAD.pack(MAGIC, len(self._parts)))
-        for offset, part in zip(self._offsets, self._parts, strict=True):
-            table += _ENTRY.pack(offset, part.nbytes)
-        pieces = [(0, memoryview(table))]
-        end = len(table)
-        for offset, part in zip(self._offsets, self._parts, strict=True):
-            if offset > end:
-                pieces.append((end, memoryview(bytes(offset - end))))
-            pieces.append((offset, part))
-            end = offset + part.nbytes
-        return pieces
+    stream = pickle.dumps(value, protocol=5, buffer_callback=take)
+    contents = [memoryview(stream), *buffers]
+    table = bytearray(_HEAD.pack(MAGIC, len(contents)))
+    end = _HEAD.size + _ENTRY.size * len(contents)
+    parts: list[memoryview] = []
+    for content in contents:
+        offset = _aligned(end)
+        table += _ENTRY.pack(offset, content.nbytes)
+        if offset > end:
+            parts.append(memoryview(bytes(offset - end)))
+        parts.append(content)
+        end = offset + content.nbytes
+    return Payload(Header(PICKLE), [memoryview(table), *parts])
 
 
 def unpickle(data: memoryview) -> Any:

@@ -17,18 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hoplite import _hoplite
+from hoplite._hoplite import ARRAY, BYTES, OBJECT_BYTES_MAX
 from hoplite.errors import BadArgument, Mismatch
 
-BYTES = 0
-ARRAY = 1
-PICKLE = 2
-
-OBJECT_BYTES_MAX = 1 << 47
-"""Most bytes of an object, and the largest extent of an array. The same as in `hoplite_types::limits`."""
-
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-REDUCIBLE = frozenset((*FLOATS, *INTEGERS))
+REDUCIBLE = frozenset(_hoplite.DTYPES)
+"""Names of the dtypes that can be reduced."""
 
 _NUMPY_NAMES = {np.dtype(name): name for name in REDUCIBLE - {"bfloat16"}}
 """Names of the reducible dtypes that NumPy has. The table saves time: `dtype.name` is computed each time."""
@@ -47,10 +40,10 @@ class Header(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """A value ready to be put: its header, and its bytes as one C-contiguous buffer."""
+    """A value ready to be put: its header, and its bytes in C-contiguous parts, one behind the other."""
 
     header: Header
-    data: npt.NDArray[np.uint8]
+    parts: Sequence[npt.NDArray[np.uint8] | memoryview]
 
 
 def payload_of(value: Any) -> Payload:
@@ -69,7 +62,7 @@ def payload_of(value: Any) -> Payload:
         raise BadArgument(f"this {type(value).__name__} has no bytes any more: {error}") from error
     if view.itemsize == 1 and view.format in ("B", "b", "c"):
         contiguous = view if view.c_contiguous else memoryview(view.tobytes())
-        return Payload(Header(), _flat(np.asarray(contiguous)))
+        return Payload(Header(), [_flat(np.asarray(contiguous))])
     try:
         array = np.asarray(view)
     except ValueError as error:  # pointers, say
@@ -124,7 +117,7 @@ def dtype_of(header: Header) -> np.dtype[Any]:
 
 def _of_array(array: npt.NDArray[Any]) -> Payload:
     header = _header(array.dtype, array.shape)
-    return Payload(header, _flat(np.ascontiguousarray(array)))
+    return Payload(header, [_flat(np.ascontiguousarray(array))])
 
 
 def _flat(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
@@ -186,7 +179,7 @@ def _of_tensor(tensor: Any) -> Payload:
     if dense.dtype == torch.bfloat16:
         # NumPy has no bfloat16, but the header has: pass the bits.
         bits = dense.view(torch.int16).numpy()
-        return Payload(Header(ARRAY, "bfloat16", tuple(dense.shape)), _flat(bits))
+        return Payload(Header(ARRAY, "bfloat16", tuple(dense.shape)), [_flat(bits)])
     return _of_array(dense.numpy())
 
 

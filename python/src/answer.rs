@@ -53,7 +53,7 @@ impl Answer {
         }
     }
 
-    pub fn into_py(self, py: Python<'_>, client: &Arc<Client>, closed: &Stop) -> PyResult<Py<PyAny>> {
+    pub fn into_py(self, py: Python<'_>, closed: &Stop) -> PyResult<Py<PyAny>> {
         match self {
             Answer::View(view) => Ok(Py::new(py, View(view))?.into_any()),
             Answer::Arriving(arriving) => {
@@ -61,7 +61,7 @@ impl Answer {
             }
             Answer::Writing(None) => Ok(py.None()),
             Answer::Writing(Some(created)) => {
-                Ok(Py::new(py, Writing::new(created, client.clone(), closed.clone()))?.into_any())
+                Ok(Py::new(py, Writing::new(created, closed.clone()))?.into_any())
             }
             Answer::Plain(reply) => plain(py, reply),
         }

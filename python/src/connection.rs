@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hoplite_client::{Client, Lookup};
+use hoplite_client::{milliseconds, put_request, size_of_parts, Client, Lookup};
 use hoplite_types::client::Request;
 use hoplite_types::limits::{INLINE_BYTES_MAX, TIMEOUT_MAX};
 use hoplite_types::{Blob, Error, ErrorKind};
@@ -13,9 +13,10 @@ use pyo3::types::PyString;
 
 use crate::answer::Question;
 use crate::array::small_array;
-use crate::convert::{header, milliseconds, nodes, op, order, timeout, PyHeader};
+use crate::convert::{header, nodes, op, order, timeout, PyHeader};
 use crate::errors::{interruptible, to_py, Stop};
 use crate::id::{raw_ids, Id};
+use crate::memory::{slices, sources};
 use crate::ticket::Ticket;
 use crate::view::View;
 
@@ -108,19 +109,23 @@ impl Connection {
         drop(client);
     }
 
-    #[pyo3(signature = (id, header, data, timeout))]
-    fn put_small(&self, id: Id, header: PyHeader, data: &[u8], timeout: Option<f64>) -> PyResult<Ticket> {
-        let request = Request::PutSmall {
-            id: id.0,
-            header: self::header(header)?,
-            payload: Blob(data.to_vec()),
-            timeout_ms: milliseconds(self::timeout(timeout)?),
-        };
-        self.submit(request, Question::Plain, timeout)
+    /// Begins to put `parts`, one behind the other. The ticket brings a Writing, to which they must be written; None
+    /// if they were sent with the request, or if the node has the object already.
+    #[pyo3(signature = (id, header, parts, timeout))]
+    fn put(
+        &self,
+        id: Id,
+        header: PyHeader,
+        parts: Vec<Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Ticket> {
+        let (Id(id), sources) = (id, sources(&parts)?);
+        let parts = slices(&sources);
+        let request = put_request(id, self::header(header)?, &parts, self::timeout(timeout)?);
+        self.submit(request, Question::Create { id, size: size_of_parts(&parts) }, timeout)
     }
 
-    /// As `put_small` of `value`; None if `value` is not a small array of a dtype that NumPy has natively, which
-    /// takes more work.
+    /// As `put` of `value`, in fewer steps; None if `value` is not a small array of a dtype that NumPy has natively.
     #[pyo3(signature = (id, value, timeout))]
     fn put_array(&self, id: Id, value: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<Option<Ticket>> {
         let Some((header, bytes)) = small_array(value, INLINE_BYTES_MAX)? else { return Ok(None) };
@@ -129,23 +134,16 @@ impl Connection {
         self.submit(request, Question::Plain, timeout).map(Some)
     }
 
-    /// The ticket brings a Writing, which is a buffer if `keep`; None if the node has the object already.
-    #[pyo3(signature = (id, header, size, keep, timeout))]
-    fn create(
-        &self,
-        id: Id,
-        header: PyHeader,
-        size: u64,
-        keep: bool,
-        timeout: Option<f64>,
-    ) -> PyResult<Ticket> {
+    /// The ticket brings a Writing, which is a buffer; None if the node has the object already.
+    #[pyo3(signature = (id, header, size, timeout))]
+    fn create(&self, id: Id, header: PyHeader, size: u64, timeout: Option<f64>) -> PyResult<Ticket> {
         let Id(id) = id;
         let request = Request::Create {
             id,
             size,
             header: self::header(header)?,
             timeout_ms: milliseconds(self::timeout(timeout)?),
-            keep,
+            keep: true,
         };
         self.submit(request, Question::Create { id, size }, timeout)
     }

@@ -4,12 +4,16 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use hoplite_types::client::Status;
-use hoplite_types::limits::TIMEOUT_MAX;
 use hoplite_types::{Dtype, Encoding, FoldOrder, Header, NodeId, Op};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::bad_argument;
+
+/// The encodings in a [`PyHeader`].
+pub const BYTES: u8 = 0;
+pub const ARRAY: u8 = 1;
+pub const PICKLE: u8 = 2;
 
 /// `(encoding, dtype, shape, descr)`, as in `hoplite.values.Header`.
 pub type PyHeader = (u8, Option<String>, Vec<u64>, String);
@@ -25,16 +29,11 @@ pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
-/// Converts a time-out for the wire: rounded up, and limited to what a node accepts.
-pub fn milliseconds(timeout: Option<Duration>) -> Option<u64> {
-    timeout.map(|timeout| timeout.min(TIMEOUT_MAX).as_nanos().div_ceil(1_000_000) as u64)
-}
-
 pub fn header((encoding, dtype, shape, descr): PyHeader) -> PyResult<Header> {
     let encoding = match encoding {
-        0 => Encoding::Bytes,
-        1 => Encoding::Array,
-        2 => Encoding::Pickle,
+        BYTES => Encoding::Bytes,
+        ARRAY => Encoding::Array,
+        PICKLE => Encoding::Pickle,
         other => return Err(bad_argument(format!("unknown encoding {other}"))),
     };
     let dtype = dtype.map(|name| Dtype::from_str(&name).map_err(bad_argument)).transpose()?;
@@ -43,9 +42,9 @@ pub fn header((encoding, dtype, shape, descr): PyHeader) -> PyResult<Header> {
 
 pub fn py_header<'py>(py: Python<'py>, header: &Header) -> PyResult<Bound<'py, PyTuple>> {
     let encoding = match header.encoding {
-        Encoding::Bytes => 0,
-        Encoding::Array => 1,
-        Encoding::Pickle => 2,
+        Encoding::Bytes => BYTES,
+        Encoding::Array => ARRAY,
+        Encoding::Pickle => PICKLE,
     };
     let shape = PyTuple::new(py, &header.shape)?;
     (encoding, header.dtype.map(Dtype::name), shape, &header.descr).into_pyobject(py)

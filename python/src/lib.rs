@@ -18,11 +18,27 @@ mod ticket;
 mod view;
 mod writing;
 
+use std::path::PathBuf;
+
 use pyo3::prelude::*;
+
+/// The socket path of this user's node that listens on `port`, unless the node was given another one.
+#[pyfunction]
+#[pyo3(signature = (port))]
+fn default_socket(port: u16) -> PathBuf {
+    hoplite_client::default_socket_path(port)
+}
 
 /// The private half of the package.
 #[pymodule]
 mod _hoplite {
+    use hoplite_types::limits;
+    use hoplite_types::Dtype;
+    use pyo3::prelude::*;
+    use pyo3::types::PyTuple;
+
+    use crate::convert;
+
     #[pymodule_export]
     use crate::arriving::Arriving;
     #[pymodule_export]
@@ -39,5 +55,26 @@ mod _hoplite {
     use crate::writing::Writing;
 
     #[pymodule_export]
-    const INLINE_BYTES_MAX: u64 = hoplite_types::limits::INLINE_BYTES_MAX;
+    use crate::default_socket;
+
+    #[pymodule_export]
+    const ALIGNMENT: u64 = limits::ALIGNMENT;
+    #[pymodule_export]
+    const DEFAULT_PORT: u16 = limits::DEFAULT_PORT;
+    #[pymodule_export]
+    const OBJECT_BYTES_MAX: u64 = limits::OBJECT_BYTES_MAX;
+
+    // The encodings in a header.
+    #[pymodule_export]
+    const BYTES: u8 = convert::BYTES;
+    #[pymodule_export]
+    const ARRAY: u8 = convert::ARRAY;
+    #[pymodule_export]
+    const PICKLE: u8 = convert::PICKLE;
+
+    /// Adds the names of the dtypes that can be reduced.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("DTYPES", PyTuple::new(module.py(), Dtype::ALL.map(Dtype::name))?)
+    }
 }

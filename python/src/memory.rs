@@ -26,6 +26,15 @@ impl Source {
     }
 }
 
+/// The bytes of several Python objects.
+pub fn sources(objects: &[Bound<'_, PyAny>]) -> PyResult<Vec<Source>> {
+    objects.iter().map(Source::of).collect()
+}
+
+pub fn slices(sources: &[Source]) -> Vec<&[u8]> {
+    sources.iter().map(Source::bytes).collect()
+}
+
 /// As [`Source`], for writing.
 pub struct Room(PyBuffer<u8>);
 

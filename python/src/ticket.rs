@@ -11,10 +11,6 @@ use crate::answer::{Answer, Question};
 use crate::convert::timeout;
 use crate::errors::{bad_argument, interruptible, to_py, Ended, Stop};
 
-/// How much longer than the time-out we wait. The node answers `TimedOut` itself, with diagnostics; this is for a
-/// node that does not answer at all.
-const NODE_GRACE: Duration = Duration::from_secs(2);
-
 /// ```text
 ///            ┌───────────────┐ (time up: back)
 /// Open ──wait──▶ Busy ──answer──▶ Settled ──wait──▶ Gone
@@ -62,7 +58,7 @@ impl Ticket {
             question,
             phase: Mutex::new(Phase::Open(ticket)),
             bell: Condvar::new(),
-            limit: timeout.and_then(|timeout| Instant::now().checked_add(timeout.saturating_add(NODE_GRACE))),
+            limit: hoplite_client::overdue_at(timeout),
             cancelled: Stop::default(),
             closed,
         }
@@ -205,7 +201,7 @@ impl Ticket {
         }
         let phase = std::mem::replace(&mut *self.phase(), Phase::Gone);
         match phase {
-            Phase::Settled(Ok(answer)) => answer.into_py(py, &self.client, &self.closed),
+            Phase::Settled(Ok(answer)) => answer.into_py(py, &self.closed),
             Phase::Settled(Err(error)) => Err(to_py(error)),
             _ => Err(bad_argument("another thread took the answer, or cancelled the call")),
         }

@@ -1,11 +1,10 @@
 //! An object's memory while it is being written.
 
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hoplite_client::{Client, Created, Hold};
-use hoplite_types::{Error, ErrorKind, Result};
+use hoplite_client::{Created, Hold};
+use hoplite_types::{Error, ErrorKind};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -13,12 +12,8 @@ use pyo3::prelude::*;
 use crate::answer::Question;
 use crate::convert::timeout;
 use crate::errors::{interruptible, to_py, Stop};
-use crate::memory::{export, Source};
+use crate::memory::{export, slices, sources};
 use crate::ticket::Ticket;
-
-/// Bytes copied between two advances. Receivers start after the first piece, and an advance costs nothing beside a
-/// piece.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// Writable memory of an object that exists, but is not complete.
 ///
@@ -30,7 +25,6 @@ pub struct Writing {
     start: Start,
     size: usize,
     hold: Option<Hold>,
-    client: Arc<Client>,
     stop: Stop,
     closed: Stop,
 }
@@ -45,12 +39,12 @@ unsafe impl Send for Start {}
 unsafe impl Sync for Start {}
 
 impl Writing {
-    pub fn new(mut created: Created, client: Arc<Client>, closed: Stop) -> Self {
+    pub fn new(mut created: Created, closed: Stop) -> Self {
         let hold = created.take_hold();
         let memory = created.writable();
         let (start, size) = (Start(memory.as_mut_ptr()), memory.len());
         let created = Mutex::new(Some(created));
-        Writing { created, start, size, hold, client, stop: Stop::default(), closed }
+        Writing { created, start, size, hold, stop: Stop::default(), closed }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Created>> {
@@ -62,42 +56,13 @@ fn over() -> Error {
     Error::new(ErrorKind::BadArgument, "the object is sealed or aborted already")
 }
 
-/// Copies to the watermark piece by piece. If the node abandons the object, the seal reports it. If the node dies,
-/// `look` reports it; it is called from time to time.
-fn append(created: &mut Created, data: &[u8], mut look: impl FnMut() -> Result<()>) -> Result<()> {
-    let mut looked = Instant::now();
-    for piece in data.chunks(PIECE_BYTES) {
-        if created.is_aborted() {
-            return Ok(());
-        }
-        created.append(piece)?;
-        if looked.elapsed() >= hoplite_client::INTERRUPT_EVERY {
-            looked = Instant::now();
-            look()?;
-        }
-    }
-    Ok(())
-}
-
 #[pymethods]
 impl Writing {
-    /// Copies `data` to `offset`, which must be the watermark, and publishes it piece by piece.
-    fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
-        let source = Source::of(data)?;
+    /// Copies `parts`, one behind the other, to the watermark, and publishes them piece by piece.
+    fn write(&self, py: Python<'_>, parts: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        let sources = sources(&parts)?;
         interruptible(py, &[&self.stop, &self.closed], |interrupt| {
-            let mut created = self.lock();
-            let created = created.as_mut().ok_or_else(over)?;
-            let end = offset.saturating_add(source.bytes().len() as u64);
-            if created.is_aborted() {
-                return Ok(());
-            }
-            if offset != created.watermark() || end > created.size() {
-                return Err(Error::new(
-                    ErrorKind::BadArgument,
-                    format!("{offset}..{end} does not continue {created:?}"),
-                ));
-            }
-            append(created, source.bytes(), || self.client.pump().and_then(|()| interrupt()))
+            self.lock().as_mut().ok_or_else(over)?.write(&slices(&sources), interrupt)
         })?;
         Ok(())
     }
@@ -149,6 +114,6 @@ impl Writing {
     }
 
     fn __repr__(&self) -> String {
-        format!("<Writing of {} bytes at {}>", self.size, self.client.node())
+        format!("<Writing of {} bytes>", self.size)
     }
 }

@@ -7,20 +7,15 @@ use std::time::{Duration, Instant};
 
 use hoplite_store::Mapping;
 use hoplite_types::client::{Answer, Call, Reply, Request};
-use hoplite_types::limits::TIMEOUT_MAX;
 use hoplite_types::{CopyId, Error, ErrorKind, NodeId, Result};
 
 use crate::cache::Cache;
 use crate::calls::{Calls, Lead};
-use crate::deadline::{deadline_after, Interrupt};
+use crate::deadline::{overdue_at, Interrupt};
 use crate::handshake::greet;
 use crate::link::{Link, LinkDown, Polled};
 use crate::request::Subject;
 use crate::Ticket;
-
-/// How much longer than the time-out the client waits. The node answers `TimedOut` itself, with diagnostics; this is
-/// for a node that does not answer. It is long, because a host under full load is no dead node.
-const NODE_GRACE: Duration = Duration::from_secs(5);
 
 /// A connection, shared by all threads of the process that made it.
 #[derive(Debug)]
@@ -132,7 +127,7 @@ impl Client {
         timeout: Option<Duration>,
         interrupt: Interrupt<'_>,
     ) -> Result<Reply> {
-        self.submit(request)?.wait(late(timeout), interrupt)
+        self.submit(request)?.wait(overdue_at(timeout), interrupt)
     }
 
     pub(crate) fn link(&self) -> &Link {
@@ -248,19 +243,6 @@ impl Client {
         self.discard(reply);
         Error::new(ErrorKind::Internal, message)
     }
-}
-
-/// The time at which an answer is overdue, from a node that was given `timeout`.
-pub(crate) fn late(timeout: Option<Duration>) -> Option<Instant> {
-    deadline_after(timeout.and_then(|timeout| timeout.checked_add(NODE_GRACE)))
-}
-
-/// Converts a time-out for the wire: rounded up, and limited to what a node accepts.
-pub(crate) fn milliseconds(timeout: Option<Duration>) -> Option<u64> {
-    timeout.map(|timeout| {
-        let timeout = timeout.min(TIMEOUT_MAX);
-        u64::try_from(timeout.as_nanos().div_ceil(1_000_000)).expect("TIMEOUT_MAX fits")
-    })
 }
 
 /// The rest of `timeout`, for the later parts of a call that has several.

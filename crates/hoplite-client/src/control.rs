@@ -6,8 +6,7 @@ use std::time::Duration;
 use hoplite_types::client::{Location, Reply, Request, Status};
 use hoplite_types::{FoldOrder, NodeId, ObjectId, Op, Result};
 
-use crate::client::milliseconds;
-use crate::deadline::Interrupt;
+use crate::deadline::{milliseconds, Interrupt};
 use crate::{Client, Ticket};
 
 /// The arguments of a reduction; see [`Client::reduce`].

@@ -8,10 +8,13 @@ use hoplite_store::{copy_streaming, State, Writer, STREAM_FROM_BYTES};
 use hoplite_types::client::{Reply, Request};
 use hoplite_types::{CopyId, Error, ErrorKind, ObjectId, Result};
 
-use crate::client::{late, milliseconds};
-use crate::deadline::Interrupt;
+use crate::deadline::{milliseconds, overdue_at, Deadline, Interrupt};
 use crate::request::Subject;
 use crate::{Client, Hold, Ticket};
+
+/// Bytes written between two advances of the watermark. Receivers start after the first one, and the cost of an
+/// advance does not show.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// The memory of one new object. Fill `writable`, call `advance` when bytes are final (receivers stream behind), then
 /// `seal`. If this is dropped before that, the object is withdrawn.
@@ -38,8 +41,8 @@ enum Phase {
 }
 
 impl Created {
-    /// Takes the answer to a `Create` of `size` bytes that the caller submitted. `None`: the node has the object
-    /// already, and there is nothing to write.
+    /// Takes the answer to a `Create` of `size` bytes, or to a [`crate::put_request`], that the caller submitted.
+    /// `None`: the node has the object, and there is nothing to write.
     ///
     /// # Errors
     /// `Internal` if it is no answer to `Create`.
@@ -124,6 +127,27 @@ impl Created {
         self.advance(more)
     }
 
+    /// Copies `parts`, one behind the other, to the watermark, and advances behind each piece. It stops early if the
+    /// node abandons the object; `seal` then returns the reason.
+    ///
+    /// # Errors
+    /// `BadArgument` past the end or in a forked child, `NodeUnreachable`, the interrupt's.
+    pub fn write(&mut self, parts: &[&[u8]], interrupt: Interrupt<'_>) -> Result<()> {
+        let mut deadline = Deadline::new(None, interrupt);
+        for piece in parts.iter().flat_map(|part| part.chunks(PIECE_BYTES)) {
+            if self.is_aborted() {
+                break;
+            }
+            self.append(piece)?;
+            if deadline.is_check_due() {
+                // A dead node does not abort its copies.
+                self.client.check_alive()?;
+                deadline.check_interrupt_now()?;
+            }
+        }
+        Ok(())
+    }
+
     fn check_fits(&self, more: u64) -> Result<()> {
         let left = self.size() - self.watermark();
         if more <= left {
@@ -149,7 +173,7 @@ impl Created {
     /// object is withdrawn, unless it was complete before the node learned of that.
     pub fn seal(self, timeout: Option<Duration>, interrupt: Interrupt<'_>) -> Result<()> {
         let client = self.client.clone();
-        let reply = self.submit_seal(timeout)?.wait(late(timeout), interrupt)?;
+        let reply = self.submit_seal(timeout)?.wait(overdue_at(timeout), interrupt)?;
         client.done("seal", reply)
     }
 

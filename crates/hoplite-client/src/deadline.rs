@@ -2,12 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use hoplite_types::limits::TIMEOUT_MAX;
 use hoplite_types::Result;
 
 /// Longest time between two checks of the interrupt. A signal may come between a check and the sleep after it, or be
 /// meant for a thread in a sleep that signals do not end. Nobody notices 50 ms after Ctrl-C, and twenty checks a
 /// second cost nothing.
 pub const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
+
+/// How much longer than the time-out the client waits. The node answers `TimedOut` itself, with diagnostics; this is
+/// for a node that does not answer at all. A node on a host under full load still answers within it.
+const NODE_GRACE: Duration = Duration::from_secs(2);
 
 /// A check that a waiting call runs repeatedly. Its error ends the wait and is returned.
 pub type Interrupt<'a> = &'a mut dyn FnMut() -> Result<()>;
@@ -68,4 +73,17 @@ impl<'a> Deadline<'a> {
 pub(crate) fn deadline_after(timeout: Option<Duration>) -> Option<Instant> {
     // A time-out beyond the range of the clock means no limit.
     timeout.and_then(|timeout| Instant::now().checked_add(timeout))
+}
+
+/// The time at which an answer is overdue, from a node that was given `timeout`; `None` means never.
+pub fn overdue_at(timeout: Option<Duration>) -> Option<Instant> {
+    deadline_after(timeout.and_then(|timeout| timeout.checked_add(NODE_GRACE)))
+}
+
+/// Converts a time-out for the wire: rounded up, and limited to what a node accepts.
+pub fn milliseconds(timeout: Option<Duration>) -> Option<u64> {
+    timeout.map(|timeout| {
+        let timeout = timeout.min(TIMEOUT_MAX);
+        u64::try_from(timeout.as_nanos().div_ceil(1_000_000)).expect("TIMEOUT_MAX fits")
+    })
 }

@@ -7,8 +7,8 @@ use hoplite_store::{copy_streaming, Followed, STREAM_FROM_BYTES};
 use hoplite_types::client::Request;
 use hoplite_types::{Error, ErrorKind, Header, ObjectId, Result};
 
-use crate::client::{left_of, milliseconds};
-use crate::deadline::{deadline_after, Deadline, Interrupt};
+use crate::client::left_of;
+use crate::deadline::{deadline_after, milliseconds, Deadline, Interrupt};
 use crate::view::Held;
 use crate::{Arriving, Client, Destination, Lookup, Ticket, View};
 

@@ -38,9 +38,10 @@ pub use cache::{Lookup, Miss};
 pub use client::Client;
 pub use control::ReduceCall;
 pub use created::Created;
-pub use deadline::{Interrupt, INTERRUPT_EVERY};
+pub use deadline::{milliseconds, overdue_at, Interrupt, INTERRUPT_EVERY};
 pub use destination::Destination;
 pub use handshake::default_socket_path;
+pub use put::{put_request, size_of_parts};
 pub use ticket::Ticket;
 pub use view::{Hold, View};
 

@@ -7,13 +7,24 @@ use hoplite_types::client::Request;
 use hoplite_types::limits::INLINE_BYTES_MAX;
 use hoplite_types::{Blob, Header, ObjectId, Result};
 
-use crate::client::{left_of, milliseconds};
-use crate::deadline::{deadline_after, Deadline, Interrupt};
+use crate::client::left_of;
+use crate::deadline::{milliseconds, Interrupt};
 use crate::{Client, Created};
 
-/// Bytes written between two advances of the watermark. Receivers start after the first one, and the cost of an
-/// advance does not show.
-const PIECE_BYTES: usize = 1 << 20;
+/// Bytes of `parts`, one behind the other.
+pub fn size_of_parts(parts: &[&[u8]]) -> u64 {
+    parts.iter().map(|part| part.len() as u64).sum()
+}
+
+/// The first request of a put of `parts`, one behind the other. It has the bytes if they are few. Otherwise it reserves
+/// space for them, and its answer goes to [`Created::adopt`]: then follow [`Created::write`] and a seal.
+pub fn put_request(id: ObjectId, header: Header, parts: &[&[u8]], timeout: Option<Duration>) -> Request {
+    let (size, timeout_ms) = (size_of_parts(parts), milliseconds(timeout));
+    if size <= INLINE_BYTES_MAX {
+        return Request::PutSmall { id, header, payload: Blob(parts.concat()), timeout_ms };
+    }
+    Request::Create { id, size, header, timeout_ms, keep: false }
+}
 
 impl Client {
     /// Creates an object from `parts`, one behind the other. It is announced before its bytes are copied, so that
@@ -32,32 +43,12 @@ impl Client {
         interrupt: Interrupt<'_>,
     ) -> Result<()> {
         let started = Instant::now();
-        let size = parts.iter().map(|part| part.len() as u64).sum();
-        if size <= INLINE_BYTES_MAX {
-            let request = Request::PutSmall {
-                id,
-                header,
-                payload: Blob(parts.concat()),
-                timeout_ms: milliseconds(timeout),
-            };
-            return self.done("put", self.call(request, timeout, interrupt)?);
-        }
-        let Some(mut created) = self.create(id, size, header, timeout, interrupt)? else {
+        let reply = self.call(put_request(id, header, parts, timeout), timeout, interrupt)?;
+        let Some(mut created) = Created::adopt(self, id, size_of_parts(parts), reply)? else {
             return Ok(());
         };
-        let mut deadline = Deadline::new(deadline_after(left_of(timeout, started)), interrupt);
-        for piece in parts.iter().flat_map(|part| part.chunks(PIECE_BYTES)) {
-            if created.is_aborted() {
-                break;
-            }
-            created.append(piece)?;
-            if deadline.is_check_due() {
-                // A dead node does not abort its copies.
-                self.check_alive()?;
-                deadline.check_interrupt_now()?;
-            }
-        }
-        created.seal(left_of(timeout, started), deadline.interrupt())
+        created.write(parts, interrupt)?;
+        created.seal(left_of(timeout, started), interrupt)
     }
 
     /// Reserves space for an object of `size` bytes and announces it at once; the caller writes it in place. `None`:
