@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from hoplite import _hoplite, calls
+from hoplite import calls
 from hoplite.addresses import NodeLike, socket_of
 from hoplite.aio import AsyncClient
-from hoplite.connecting import ATTEMPT_TIMEOUT, RETRY_INTERVAL, open_connection
+from hoplite.connecting import RETRY_INTERVAL
 from hoplite.creation import Creation
 from hoplite.destinations import caller_memory, new_array, new_tensor
-from hoplite.errors import Aborted, HopliteError, NodeUnreachable
+from hoplite.errors import HopliteError
 from hoplite.ids import ObjectId, ObjectIdLike
 from hoplite.naming import name_objects
 from hoplite.nodes import Locations, Status
 from hoplite.on_lost import OnLost
 from hoplite.reduction import Op, Order, ReduceRequest, Reduction
-from hoplite.timeouts import CONNECT_TIMEOUT, DEFAULT, Deadline, Timeout, in_seconds
+from hoplite.session import Session
+from hoplite.timeouts import CONNECT_TIMEOUT, DEFAULT, Deadline, Timeout
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["Client", "connect"]
-
-Result = TypeVar("Result")
 
 
 def connect(
@@ -74,35 +72,30 @@ class Client:
         self, socket: str, *, timeout: float | None = CONNECT_TIMEOUT, default_timeout: Timeout = DEFAULT
     ) -> None:
         """Use `connect`."""
-        self._default_timeout = in_seconds(default_timeout)
-        self._socket = socket
-        self._connection = open_connection(socket, timeout)
+        self._session = Session(socket, timeout, default_timeout)
         self._aio: AsyncClient | None = None
-        self._closed = False
-        # Held only briefly, never during a wait.
-        self._swapping = threading.Lock()
 
     @property
     def node(self) -> str:
         """The address the node announces, "host:port"."""
-        return self._connection.node
+        return self._session.connection.node
 
     @property
     def socket(self) -> str:
         """The path of the node's Unix socket."""
-        return self._socket
+        return self._session.socket
 
     @property
     def aio(self) -> AsyncClient:
         """The asyncio forms of all calls. They use a connection of their own."""
         if self._aio is None:
-            self._aio = AsyncClient(self)
+            self._aio = AsyncClient(self._session)
         return self._aio
 
     @property
     def default_timeout(self) -> float | None:
         """The time-out of calls that give no `timeout`, in seconds; None: for ever."""
-        return self._default_timeout
+        return self._session.default_timeout
 
     def reconnect(self, *, timeout: float | None = CONNECT_TIMEOUT) -> None:
         """Connect again to a node that was restarted at the same socket. `aio` reconnects too.
@@ -121,7 +114,7 @@ class Client:
         missing objects again under the same ids. This completes gets on other nodes that wait for them.
         """
         deadline = Deadline(timeout)
-        while not self._renewed(deadline):
+        while not self._session.renew(deadline):
             time.sleep(RETRY_INTERVAL)
 
     def put(self, value: Any, id: ObjectIdLike | None = None, *, timeout: Timeout = DEFAULT) -> ObjectId:
@@ -145,8 +138,9 @@ class Client:
         `StoreFull` (no room within `timeout`; at once if the value can never fit), `BadArgument` (no
         buffer), `TimedOut`.
         """
+        session = self._session
         ids = () if id is None else (id,)
-        return self._run(calls.put(self._connection, value, id, self._seconds(timeout)), ids)
+        return session.run(calls.put(session.connection, value, id, session.seconds(timeout)), ids)
 
     def create(
         self,
@@ -166,8 +160,11 @@ class Client:
         Leaving the with-block seals the object. An exception aborts it. Raises the errors of `put`, and
         `BadArgument` for an invalid shape or dtype and for more than 2**47 bytes.
         """
-        draft = self._run(calls.create(self._connection, id, shape, dtype, self._seconds(timeout)), (id,))
-        return Creation(draft, self)
+        session = self._session
+        draft = session.run(
+            calls.create(session.connection, id, shape, dtype, session.seconds(timeout)), (id,)
+        )
+        return Creation(draft, session)
 
     def get(
         self,
@@ -204,12 +201,15 @@ class Client:
         Raises `ObjectDeleted`, `ObjectLost`, `TimedOut`, `StoreFull` (no room to bring it here),
         `NodeUnreachable`, `Mismatch` (`out` does not fit), `BadArgument` (bad `out`).
         """
+        session = self._session
         ids = (id,)
         if out is None and not copy:
-            return self._run(calls.get(self._connection, id, self._seconds(timeout), on_lost), ids)
+            return session.run(calls.get(session.connection, id, session.seconds(timeout), on_lost), ids)
         destination = new_array if out is None else caller_memory(out)
-        return self._run(
-            calls.get_copy(self._connection, id, self._seconds(timeout), destination, on_lost, partial=True),
+        return session.run(
+            calls.get_copy(
+                session.connection, id, session.seconds(timeout), destination, on_lost, partial=True
+            ),
             ids,
         )
 
@@ -221,10 +221,11 @@ class Client:
         It copies because PyTorch has no read-only tensors. Raises `Mismatch` for a dtype that PyTorch
         does not have.
         """
+        session = self._session
         steps = calls.get_copy(
-            self._connection, id, self._seconds(timeout), new_tensor, on_lost, partial=True
+            session.connection, id, session.seconds(timeout), new_tensor, on_lost, partial=True
         )
-        tensor: torch.Tensor = self._run(steps, (id,))
+        tensor: torch.Tensor = session.run(steps, (id,))
         return tensor
 
     def put_object(
@@ -234,8 +235,9 @@ class Client:
 
         Raises the errors of `pickle.dumps` and of `put`.
         """
+        session = self._session
         ids = () if id is None else (id,)
-        return self._run(calls.put_object(self._connection, value, id, self._seconds(timeout)), ids)
+        return session.run(calls.put_object(session.connection, value, id, session.seconds(timeout)), ids)
 
     def get_object(self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT, on_lost: OnLost = "raise") -> Any:
         """Unpickle an object that `put_object` has put. Waits as `get` does.
@@ -244,8 +246,9 @@ class Client:
         Unpickling runs code that the writer chose, so use this only in clusters that you trust. Raises
         the errors of `get`, and `Mismatch` for an object that `put_object` did not put.
         """
-        steps = calls.get_object(self._connection, id, self._seconds(timeout), on_lost)
-        return self._run(steps, (id,))
+        session = self._session
+        steps = calls.get_object(session.connection, id, session.seconds(timeout), on_lost)
+        return session.run(steps, (id,))
 
     def delete(self, ids: ObjectIdLike | Iterable[ObjectIdLike], *, timeout: Timeout = DEFAULT) -> None:
         """Delete all copies of the objects (one id, or many) on all nodes.
@@ -254,8 +257,9 @@ class Client:
         aborted. Views that processes hold stay readable. Gets and puts of a deleted id raise
         `ObjectDeleted` for ten minutes. It is no error to delete an object that does not exist (yet).
         """
+        session = self._session
         chosen = calls.ids_of(ids)
-        self._run(calls.delete(self._connection, chosen, self._seconds(timeout)), chosen)
+        session.run(calls.delete(session.connection, chosen, session.seconds(timeout)), chosen)
 
     def reduce(
         self,
@@ -316,9 +320,10 @@ class Client:
         `on_lost` is as for `get`, with two differences. A function is called for each lost object. The
         default is "wait", as the other objects may be enough and a lost object may be put again.
         """
+        session = self._session
         chosen = calls.ids_of(ids)
-        steps = calls.wait(self._connection, chosen, num_ready, self._seconds(timeout), on_lost)
-        return self._run(steps, chosen)
+        steps = calls.wait(session.connection, chosen, num_ready, session.seconds(timeout), on_lost)
+        return session.run(steps, chosen)
 
     def prefetch(
         self,
@@ -332,16 +337,19 @@ class Client:
         Returns at once. A few objects are fetched at a time, in the order of `ids`. A `get` does not wait
         for the prefetches before it. Raises `BadArgument` for a node that is not a member.
         """
+        session = self._session
         chosen = calls.ids_of(ids)
-        self._run(calls.prefetch(self._connection, chosen, nodes, self._seconds(timeout)), chosen)
+        session.run(calls.prefetch(session.connection, chosen, nodes, session.seconds(timeout)), chosen)
 
     def locations(self, id: ObjectIdLike, *, timeout: Timeout = DEFAULT) -> Locations:
         """The copies of the object, and whether each is complete. Raises `ObjectDeleted`."""
-        return self._run(calls.locations(self._connection, id, self._seconds(timeout)), (id,))
+        session = self._session
+        return session.run(calls.locations(session.connection, id, session.seconds(timeout)), (id,))
 
     def status(self, *, timeout: Timeout = DEFAULT) -> Status:
         """The node's report on itself: members, store use, traffic."""
-        return self._run(calls.status(self._connection, self._seconds(timeout)), ())
+        session = self._session
+        return session.run(calls.status(session.connection, session.seconds(timeout)), ())
 
     def close(self) -> None:
         """Disconnect. Running calls raise `Aborted`. A second call does nothing.
@@ -349,9 +357,7 @@ class Client:
         Arrays from earlier gets stay readable. Arrays of more than 64 KiB keep the connection open.
         When the last of them is garbage, reductions that this client started and that still run end.
         """
-        with self._swapping:
-            self._closed = True
-            self._connection.close()
+        self._session.close()
         if self._aio is not None:
             self._aio.close()
 
@@ -364,71 +370,13 @@ class Client:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<hoplite.Client of node {self.node} at {self._socket}>"
-
-    def _seconds(self, timeout: Timeout) -> float | None:
-        return self._default_timeout if timeout is DEFAULT else timeout
-
-    def _renewed(self, deadline: Deadline) -> bool:
-        """Try once to connect again. False if it failed and there is time for another try."""
-        broken = self._connection
-        if broken.is_alive():
-            return True
-        left = deadline.left()
-        try:
-            fresh = open_connection(
-                self._socket, ATTEMPT_TIMEOUT if left is None else min(left, ATTEMPT_TIMEOUT)
-            )
-        except NodeUnreachable:
-            if deadline.is_over():
-                raise
-            return False
-        with self._swapping:
-            if self._connection is broken and not self._closed:
-                self._connection = fresh
-                return True
-        # Another thread has reconnected or closed the client meanwhile.
-        fresh.close()
-        return True
+        return f"<hoplite.Client of node {self.node} at {self.socket}>"
 
     def _reduce(self, request: ReduceRequest, timeout: Timeout) -> Reduction:
+        session = self._session
         try:
-            ticket = request.send(self._connection, self._seconds(timeout))
+            ticket = request.send(session.connection, session.seconds(timeout))
         except HopliteError as error:
             name_objects(error, [request.target, *request.sources])
             raise
-        return Reduction(request, ticket, self)
-
-    def _run(self, steps: calls.Steps[Result], ids: Collection[ObjectIdLike]) -> Result:
-        """Run the steps of a call on this thread."""
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    value = step.wait()
-                except BaseException as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(value)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        except HopliteError as error:
-            name_objects(error, ids)
-            raise
-
-    def _settle(self, ticket: _hoplite.Ticket, ids: Collection[ObjectIdLike]) -> Any:
-        return self._run(calls.answer(ticket), ids)
-
-    def _is_done(self, ticket: _hoplite.Ticket) -> bool:
-        # Reads the answers that have arrived. A broken connection has settled its tickets.
-        try:
-            self._connection.is_alive()
-        except Aborted:
-            # The client was closed: every wait for an answer raises `Aborted` at once.
-            return True
-        return ticket.done()
-
-    def _ready_within(self, ticket: _hoplite.Ticket, timeout: float | None) -> bool:
-        """Whether the answer came within `timeout`. If not, the call goes on."""
-        return ticket.ready_within(Deadline(timeout).left())
+        return Reduction(request, ticket, session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,8 @@ from hoplite.timeouts import DEFAULT, Timeout
 
 if TYPE_CHECKING:
     from hoplite import _hoplite
-    from hoplite.aio import AsyncClient
-    from hoplite.client import Client
+    from hoplite.aio_session import AioSession
+    from hoplite.session import Session
 
 __all__ = ["AsyncCreation", "Creation"]
 
@@ -89,9 +90,9 @@ class Creation(Draft):
     dies before that, the object is withdrawn.
     """
 
-    def __init__(self, draft: Draft, client: Client) -> None:
+    def __init__(self, draft: Draft, session: Session) -> None:
         super().__init__(draft._id, draft._array, draft._writing)
-        self._client = client
+        self._session = session
 
     def seal(self, *, timeout: Timeout = DEFAULT) -> ObjectId:
         """Declare that all bytes are written and the object is complete.
@@ -101,7 +102,7 @@ class Creation(Draft):
         writing = self._close()
         if writing is not None:
             try:
-                self._client._settle(writing.seal(self._client._seconds(timeout)), [self._id])
+                self._session.settle(writing.seal(self._session.seconds(timeout)), [self._id])
             except BaseException:
                 writing.abort()
                 raise
@@ -119,19 +120,25 @@ class Creation(Draft):
             self.seal()
 
 
+def sealer(creation: Creation) -> Callable[[npt.NDArray[Any]], ObjectId]:
+    """A function that seals the object, given its array. It does not keep the array alive."""
+    id, writing, session = creation._id, creation._writing, creation._session
+    return lambda array: Creation(Draft(id, array, writing), session).seal()
+
+
 class AsyncCreation(Draft):
     """As `Creation`, for asyncio. Use: `async with await client.aio.create(...) as creation`."""
 
-    def __init__(self, draft: Draft, client: AsyncClient) -> None:
+    def __init__(self, draft: Draft, session: AioSession) -> None:
         super().__init__(draft._id, draft._array, draft._writing)
-        self._client = client
+        self._session = session
 
     async def seal(self, *, timeout: Timeout = DEFAULT) -> ObjectId:
         """As `Creation.seal`."""
         writing = self._close()
         if writing is not None:
             try:
-                await self._client._settle(writing.seal(self._client._seconds(timeout)), [self._id])
+                await self._session.settle(writing.seal(self._session.seconds(timeout)), [self._id])
             except BaseException:
                 writing.abort()
                 raise

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Literal
 
 from hoplite.errors import BadArgument, HopliteError, TimedOut
 from hoplite.ids import ObjectId, ObjectIdLike
+from hoplite.timeouts import Deadline
 
 if TYPE_CHECKING:
     from hoplite import _hoplite
-    from hoplite.client import Client
+    from hoplite.session import Session
 
 __all__ = ["Op", "Order", "ReduceResult", "Reduction"]
 
@@ -96,10 +97,10 @@ class Reduction:
     the target ends it. The target can be got, and reduced further, at any time.
     """
 
-    def __init__(self, request: ReduceRequest, ticket: _hoplite.Ticket, client: Client) -> None:
+    def __init__(self, request: ReduceRequest, ticket: _hoplite.Ticket, session: Session) -> None:
         self._request = request
         self._ticket = ticket
-        self._client = client
+        self._session = session
         self._result: ReduceResult | None = None
         self._error: HopliteError | None = None
         # Held while the answer is taken, never during the wait for it.
@@ -112,7 +113,7 @@ class Reduction:
 
     def done(self) -> bool:
         """Whether `result` would return (or raise the reduction's error) at once."""
-        return self._result is not None or self._error is not None or self._client._is_done(self._ticket)
+        return self._result is not None or self._error is not None or self._session.is_done(self._ticket)
 
     def result(self, timeout: float | None = None) -> ReduceResult:
         """Wait until the reduction is complete and its target sealed.
@@ -150,7 +151,7 @@ class Reduction:
 
     def _ready_within(self, timeout: float | None) -> bool:
         try:
-            return self._client._ready_within(self._ticket, timeout)
+            return self._ticket.ready_within(Deadline(timeout).left())
         except BadArgument:
             with self._taking:
                 if self._result is None and self._error is None:
@@ -164,7 +165,7 @@ class Reduction:
             return
         ids = [self.target, *self._request.sources]
         try:
-            self._result = self._request.result(self._client._settle(self._ticket, ids))
+            self._result = self._request.result(self._session.settle(self._ticket, ids))
         except HopliteError as error:
             self._error = error
 

@@ -41,7 +41,7 @@ class Connection:
     def __init__(self, process: Process, node_id: str, deadline: Deadline) -> None:
         """Called by `here` only. Raises `NodeUnreachable`."""
         self.process = process
-        """What this process was to Ray when it connected. It is another one after `ray.shutdown`."""
+        """This process in Ray when it connected. After `ray.shutdown`, Ray gives it another name."""
         self.client: Client = _connected(node_id, deadline.left_at_most(ATTACH_TIMEOUT))
         self.guards = GuardPool(node_id)
 
@@ -74,7 +74,7 @@ _driver: Process | None = None
 
 
 def this_process() -> Process:
-    """What this process is to Ray. It must be connected to Ray."""
+    """Ray's session and worker id of this process, which must be connected to Ray."""
     return worker._global_node.session_name, global_worker.worker_id
 
 

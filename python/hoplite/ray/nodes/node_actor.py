@@ -82,7 +82,7 @@ class NodeActor:
 
     @_made_again
     async def address(self) -> str:
-        """Where the node listens, "host:port"."""
+        """The address at which the node listens, "host:port"."""
         return self._address
 
     @_made_again
@@ -258,5 +258,5 @@ def _niceness_of_ray() -> int:
 
 
 def _log_path(node_id: str) -> Path:
-    """In the folder of Ray's own logs, where people look."""
+    """The path of the node's log, in the folder of Ray's own logs."""
     return Path(worker._global_node.get_logs_dir_path()) / f"hoplited-{node_id}.log"

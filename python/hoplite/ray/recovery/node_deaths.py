@@ -135,7 +135,7 @@ class NodeDeaths:
         """Whether no member has it. None: unknown for now."""
         assert self._conn is not None, "the look began with it"
         if lineage.known(loss.origin.task) is None:
-            # Nobody can rebuild it, or wants it.
+            # Its task is forgotten, so no process can rebuild it or wants it.
             return False
         try:
             found = self._conn.client.locations(id_of_hex(loss.guard), timeout=LOCATE_TIMEOUT)

@@ -12,10 +12,10 @@ INDEX_BYTES = 4
 """At the end of a reference's id, little-endian."""
 
 ACTOR_AT = slice(8, 20)
-"""Where a reference's id has the id of the actor whose method returned it."""
+"""The place in a reference's id of the id of the actor whose method returned it."""
 
 NO_ACTOR = b"\xff" * 12
-"""In the place of an actor's id, in what a remote function returned."""
+"""The bytes in the place of an actor's id, if a remote function returned the value."""
 
 RETURNS_MAX = 100_000_000
 """Most results that Ray lets a task have. Higher indices are of values that a task has put."""

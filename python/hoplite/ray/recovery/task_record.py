@@ -106,7 +106,7 @@ class TaskRecord:
         }
 
     def next_attempt(self, part: int) -> str:
-        """What happens next to this large value, in words."""
+        """A description of the next rebuild of this large value."""
         times = "any number of" if self.retries < 0 else str(self.retries)
         return f"{self._callable.name} runs again, attempt {self._times_made(part) + 1} of {times}"
 

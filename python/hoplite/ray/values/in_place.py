@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import ray
 
-from hoplite.client import Client
-from hoplite.creation import Creation, Draft
+from hoplite.creation import sealer
 from hoplite.errors import NodeUnreachable, StoreFull, TimedOut
+from hoplite.ids import ObjectId
 from hoplite.ray.nodes import connection
 from hoplite.ray.nodes.guards import id_of
 from hoplite.ray.nodes.lookup import require_connection
@@ -28,7 +28,7 @@ class _StoreArray:
     """The object under an array that was not sent yet. It refers to the guard, and not to the array."""
 
     guard: ray.ObjectRef
-    client: Client
+    seal: Callable[[npt.NDArray[Any]], ObjectId]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
@@ -62,8 +62,9 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> npt.
 
 def _in_store(conn: connection.Connection, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
     guard = conn.guards.take()
-    array = conn.client.create(id_of(guard), like.shape, like.dtype, timeout=SPACE_TIMEOUT).array
-    _unsent[id(array)] = _StoreArray(guard, conn.client, array.shape, array.dtype)
+    creation = conn.client.create(id_of(guard), like.shape, like.dtype, timeout=SPACE_TIMEOUT)
+    array = creation.array
+    _unsent[id(array)] = _StoreArray(guard, sealer(creation), array.shape, array.dtype)
     # All views refer to this array, as it lies on no other array. So its memory can go when it is collected.
     weakref.finalize(array, _unsent.pop, id(array), None).atexit = False
     return array
@@ -77,5 +78,5 @@ def seal_in_place(array: Any) -> ray.ObjectRef | None:
     made = _unsent.pop(id(array), None)
     if made is None or not made.is_as_made(array):
         return None
-    Creation(Draft(id_of(made.guard), array, array.base), made.client).seal()
+    made.seal(array)
     return made.guard
