@@ -11,15 +11,10 @@ from typing import Any
 import hoplite
 import numpy as np
 import numpy.typing as npt
-from conftest import eventually
-
-MIB = 1 << 20
+from conftest import MIB, TIMEOUT, eventually
 
 SIZE = 32 * MIB
 """Size of objects that a fault hits under way. Half of it is larger than the buffers of a socket."""
-
-TIMEOUT = 60.0
-"""Time-out in seconds. No call of these tests takes nearly as long, unless it hangs."""
 
 GRAIN = MIB // 4
 """Most bytes that a relay may hold back while more are expected. It forwards at least so many at a time."""

@@ -12,13 +12,12 @@ from typing import Any
 
 import hoplite
 import pytest
-from conftest import eventually
+from conftest import TIMEOUT, eventually
 
 from lab.systems.ray import ALONE
 
 NODES = 3
 STORE_BYTES = 96 << 20
-TIMEOUT = 60.0
 
 SETTINGS = {
     **ALONE,

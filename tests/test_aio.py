@@ -10,12 +10,7 @@ from collections.abc import Awaitable, Callable
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually
-
-Names = Callable[..., str]
-Clients = list[hoplite.Client]
-
-TIMEOUT = 60.0
+from conftest import TIMEOUT, Clients, Names, eventually
 
 
 async def get_until_gone(aio: hoplite.AsyncClient, id: hoplite.ObjectId) -> None:

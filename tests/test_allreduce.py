@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import hoplite
 import numpy as np
 import pytest
-from conftest import EVENTUALLY_SECONDS, eventually
+from conftest import EVENTUALLY_SECONDS, ClusterOf, eventually
 from faults import (
     MIB,
     TIMEOUT,
@@ -20,8 +20,6 @@ from faults import (
     returns_to,
     usage,
 )
-
-ClusterOf = Callable[[int], hoplite.LocalCluster]
 
 SIZE = 24 * MIB
 """So large that stripes are faster, whatever the cost model has measured."""

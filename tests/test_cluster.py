@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,7 @@ from typing import Any
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually, process
-
-TIMEOUT = 60.0
-
-ClusterOf = Callable[[int], hoplite.LocalCluster]
+from conftest import TIMEOUT, ClusterOf, eventually, process
 
 
 def alive(pid: int) -> bool:

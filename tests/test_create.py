@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually
-
-Names = Callable[..., str]
-Clients = list[hoplite.Client]
-
-TIMEOUT = 60.0
+from conftest import TIMEOUT, Clients, Names, eventually
 
 
 @pytest.mark.parametrize("shape", [0, 10, (), (100, 1000)])

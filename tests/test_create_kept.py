@@ -13,10 +13,8 @@ from typing import Any
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually, process
+from conftest import MIB, TIMEOUT, eventually, process
 
-TIMEOUT = 60.0
-MIB = 1 << 20
 STORE_MIB = 32
 SIZE = 8 * MIB
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import ClusterOf, Threads, eventually
 from faults import GRAIN, MIB, TIMEOUT, Bytes, SlowPut, bytes_of, has_received, holders, names_owned_by
-
-Threads = ThreadPoolExecutor
-ClusterOf = Callable[[int], hoplite.LocalCluster]
 
 SIZE = 16 * MIB
 HALF = SIZE // 2

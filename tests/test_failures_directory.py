@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from typing import Any
 
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import ClusterOf, Threads, eventually
 from faults import MIB, SIZE, TIMEOUT, SlowPut, bytes_of, has_received, holders, names_owned_by
-
-Threads = ThreadPoolExecutor
-ClusterOf = Callable[[int], hoplite.LocalCluster]
 
 OWNER = 1
 """The node that dies."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import ClusterOf, Threads, eventually
 from faults import (
     GRAIN,
     MIB,
@@ -24,9 +23,6 @@ from faults import (
     returns_to,
     usage,
 )
-
-Threads = ThreadPoolExecutor
-ClusterOf = Callable[[int], hoplite.LocalCluster]
 
 SIZE = 8 * MIB
 """So large that the tree is a chain, whatever the cost model has measured."""

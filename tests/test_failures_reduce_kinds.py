@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import ClusterOf, eventually
 from faults import MIB, TIMEOUT, SlowPut, bytes_of, has_folded, holders, names_owned_by
-
-ClusterOf = Callable[[int], hoplite.LocalCluster]
 
 SIZE = 8 * MIB
 HALF = SIZE // 2

@@ -10,13 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually
-
-Names = Callable[..., str]
-Clients = list[hoplite.Client]
-
-TIMEOUT = 60.0
-MIB = 1 << 20
+from conftest import MIB, TIMEOUT, Clients, Names, eventually
 
 
 @pytest.mark.parametrize("size", [100, 5 * MIB])

@@ -14,11 +14,7 @@ from pathlib import Path
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually, process
-
-Names = Callable[..., str]
-
-TIMEOUT = 60.0
+from conftest import TIMEOUT, Names, eventually, process
 
 WAITS: dict[str, Callable[[hoplite.Client, str, dict[str, float]], object]] = {
     "get": lambda client, name, timeout: client.get(name, **timeout),

@@ -8,18 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import hoplite
 import numpy as np
 import pytest
-from conftest import EVENTUALLY_SECONDS, eventually, process
+from conftest import EVENTUALLY_SECONDS, ClusterOf, Threads, eventually, process
 from faults import MIB, TIMEOUT, bytes_of, has_received, names_owned_by, returns_to, usage
-
-Threads = ThreadPoolExecutor
-ClusterOf = Callable[[int], hoplite.LocalCluster]
 
 SIZE = 8 * MIB
 HALF = SIZE // 2

@@ -6,17 +6,15 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import ClusterOf, Threads, eventually
 from faults import MIB, SIZE, SOON, TIMEOUT, SlowPut, has_received, holders, names_owned_by
 
-Threads = ThreadPoolExecutor
-ClusterOf = Callable[[int], hoplite.LocalCluster]
 Get = Callable[..., Any]
 
 

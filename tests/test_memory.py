@@ -8,18 +8,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually, process
+from conftest import MIB, TIMEOUT, Names, eventually, process
 
-Names = Callable[..., str]
-
-TIMEOUT = 60.0
-MIB = 1 << 20
 STORE_MIB = 32
 
 

@@ -10,12 +10,7 @@ import hoplite
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import eventually
-
-Names = Callable[..., str]
-Clients = list[hoplite.Client]
-
-TIMEOUT = 60.0
+from conftest import TIMEOUT, Clients, Names, eventually
 
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import hoplite
 import numpy as np
 import pytest
+from conftest import MIB
 
 KIB = 1 << 10
-MIB = 1 << 20
 GIB = 1 << 30
 
 SIZES = [

@@ -6,19 +6,14 @@ import asyncio
 import contextlib
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import MIB, TIMEOUT, Clients, Names, eventually
 
-Names = Callable[..., str]
-Clients = list[hoplite.Client]
-
-TIMEOUT = 60.0
-MIB = 1 << 20
 SMALL_MAX = 64 << 10
 
 

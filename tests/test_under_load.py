@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import hoplite
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import ClusterOf, Threads, eventually
 from faults import MIB, TIMEOUT
-
-Threads = ThreadPoolExecutor
-ClusterOf = Callable[[int], hoplite.LocalCluster]
 
 KIB = 1 << 10
 
