@@ -148,8 +148,8 @@ def cluster(hosts: Hosts, store: str) -> Iterator[Cluster]:
     for host in hosts:
         # Ray takes the source address of the default route for the address of this host.
         host.run(["ip", "route", "add", "default", "dev", "eth0"])
-    with ray.cluster(hosts, Path(sys.executable).parent, head_cpus=0, cpus=1) as (daemons, head):
-        yield Cluster(hosts, head, daemons.pids, store)
+    with ray.cluster(hosts, Path(sys.executable).parent, head_cpus=0, cpus=1) as nodes:
+        yield Cluster(hosts, nodes.head, nodes.daemons.pids, store)
 
 
 @contextmanager

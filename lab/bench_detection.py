@@ -1,4 +1,4 @@
-"""How soon a crash, a silent host and a paused process are detected, and which false alarms load causes.
+"""Times to detect a crash, a silent host and a paused process, and false alarms under load.
 
 Each run strikes one node per case, and waits until all others have logged it as down. The times are from the
 strike to these log lines, so the measurement sends no messages and polling costs nothing. Then the node is
@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import hoplite
-
-from lab.daemons import on_hosts
+from lab.daemons import on_hosts, wait_until_joined
 from lab.hosts import Hosts
 from lab.node_host import NodeHost
 from lab.report import RUNS_MIN, Report, median, progress
@@ -142,23 +140,11 @@ def _play(case: Case, node_hosts: Sequence[NodeHost], victim: int) -> dict[str, 
                 noticed.setdefault(observer, when - began)
     case.mend(struck, others[0].address)
     healed = time.monotonic()
-    _wait_until_joined(node_hosts)
+    wait_until_joined([node_host.daemon for node_host in node_hosts], JOIN_SECONDS)
     whole = time.monotonic() - healed
     time.sleep(SETTLE_SECONDS)
     alarms = sum(dead != struck.address for _, dead, _ in watch.downs())
     return {"noticed": sorted(noticed.values()), "whole_again": whole, "false_alarms": alarms}
-
-
-def _wait_until_joined(node_hosts: Sequence[NodeHost]) -> None:
-    deadline = time.monotonic() + JOIN_SECONDS
-    for node_host in node_hosts:
-        with hoplite.connect(node_host.daemon.socket) as client:
-            while len(members := client.status().members) < len(node_hosts):
-                if time.monotonic() > deadline:
-                    raise RuntimeError(
-                        f"{node_host.address} knows only {', '.join(members)} after {JOIN_SECONDS} s"
-                    )
-                time.sleep(POLL_SECONDS)
 
 
 @contextlib.contextmanager

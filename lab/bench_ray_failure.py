@@ -104,17 +104,17 @@ def _run(name: str, system: str, hosts: Hosts) -> list[dict[str, Any]]:
         # Ray takes for this host's address the one that a packet to the world would have.
         host.run(["ip", "route", "add", "default", "dev", "eth0"])
     folder = Path(sys.executable).parent
-    with ray.cluster(hosts, folder, head_cpus=0, cpus=1, settings=SETTINGS) as (daemons, head):
+    with ray.cluster(hosts, folder, head_cpus=0, cpus=1, settings=SETTINGS) as nodes:
         if system == "hoplite":
-            _start_nodes(hosts[0], head)
-        command = [sys.executable, "-m", "lab.failure.on_ray", head, system, name, str(len(hosts) - 1)]
+            _start_nodes(hosts[0], nodes.head)
+        command = [sys.executable, "-m", "lab.failure.on_ray", nodes.head, system, name, str(len(hosts) - 1)]
         driver = Process(command, hosts[0], peers.START_SECONDS, SETTINGS)
         try:
             _rounds(driver, WARM_UP)
             victim = hosts[VICTIM]
 
             def start() -> None:
-                ray.start_node(daemons, victim, head, folder, 1, SETTINGS, life=1)
+                nodes.start(victim, cpus=1, life=1)
 
             rounds = _rounds(driver, END, (CRASH, victim.crash), (RETURN, start))
             driver.ask("close")

@@ -1,4 +1,4 @@
-"""What the death of a relay half-way costs a broadcast and a reduce over hosts with limited links.
+"""The cost of a relay's death half-way, for a broadcast and a reduce over hosts with limited links.
 
 In each round every case runs once: without a failure, and with one relay killed, paused or cut off when half
 of its bytes have come. During the run, the kernel's connections show which host is a relay. The time is from

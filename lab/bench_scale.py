@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def _against_nodes(nodes: int, arguments: argparse.Namespace, report: Report) ->
             for name, seconds in taken.items():
                 runs.setdefault(name, []).append(seconds)
     for name, all_seconds in runs.items():
-        _add(report, "nodes", name, nodes, 0, REAL, all_seconds, worst if name == "death" else [])
+        _Measured("nodes", name, nodes, 0, all_seconds, worst if name == "death" else []).add_to(report)
 
 
 def _against_objects(objects: int, count: int, report: Report) -> None:
@@ -157,14 +158,14 @@ def _against_objects(objects: int, count: int, report: Report) -> None:
             runs.setdefault(name, []).append(seconds)
     for name, all_seconds in runs.items():
         more = worst if name == "death" else []
-        _add(report, "objects", name, OBJECT_NODES, objects, REAL, all_seconds, more)
+        _Measured("objects", name, OBJECT_NODES, objects, all_seconds, more).add_to(report)
 
 
 def _against_sources(sources: int, count: int, report: Report) -> None:
     with scale.cluster(OBJECT_NODES, STORE_OF_SOURCES) as on:
         seconds = [scale.add_source(on, sources) for _ in range(count)]
     progress(f"{sources} sources: {median(seconds) * 1e3:.3f} ms each")
-    _add(report, "sources", "source", OBJECT_NODES, sources, REAL, seconds, [])
+    _Measured("sources", "source", OBJECT_NODES, sources, seconds).add_to(report)
 
 
 def _simulate(nodes: int, objects: int, against: str, arguments: argparse.Namespace, report: Report) -> None:
@@ -186,47 +187,54 @@ def _simulate(nodes: int, objects: int, against: str, arguments: argparse.Namesp
             "cores_seconds": float(told["cores"]),
             "repeats": repeats,
         }
-        _add(report, against, name, nodes, objects, SIMULATION, [float(told["seconds"])], worst, turn)
+        seconds = [float(told["seconds"])]
+        _Measured(against, name, nodes, objects, seconds, worst, SIMULATION, turn).add_to(report)
     progress(f"{nodes} nodes with {objects} objects simulated")
 
 
-def _add(
-    report: Report,
-    against: str,
-    operation: str,
-    nodes: int,
-    objects: int,
-    how: str,
-    seconds: Sequence[float],
-    worst: Sequence[float],
-    turn: dict[str, Any] | None = None,
-) -> None:
-    turn = turn or {}
-    promised = operation in EVENTS and turn
-    report.add(
-        (
-            operation,
-            str(nodes),
-            f"{objects:,}" if objects else "few",
-            how,
-            time_text(median(seconds)),
-            time_text(median(worst)) if worst else "",
-            f"{time_text(turn['turn_seconds'])} ({turn['turn_during']})" if turn else "",
-            f"a turn < {time_text(TURN_TARGET_SECONDS)}" if promised else "",
-        ),
-        case=f"{operation} against {against}, {nodes} nodes, {objects} objects, {how}",
-        runs={"seconds": list(seconds), "worst": list(worst)},
-        summary={
-            "operation": operation,
-            "against": against,
-            "nodes": nodes,
-            "objects": objects,
-            "how": how,
-            "seconds": median(seconds),
-            "worst_seconds": median(worst) if worst else None,
-            **turn,
-        },
-    )
+@dataclass(frozen=True)
+class _Measured:
+    """An operation with so many nodes and objects, measured on one of them at a time (`against`)."""
+
+    against: str
+    operation: str
+    nodes: int
+    objects: int
+    seconds: Sequence[float]
+    worst: Sequence[float] = ()
+    how: str = REAL
+    turn: dict[str, Any] = field(default_factory=dict)
+
+    def add_to(self, report: Report) -> None:
+        turn = self.turn
+        promised = self.operation in EVENTS and turn
+        facts = {
+            "operation": self.operation,
+            "against": self.against,
+            "nodes": self.nodes,
+            "objects": self.objects,
+            "how": self.how,
+        }
+        report.add(
+            (
+                self.operation,
+                str(self.nodes),
+                f"{self.objects:,}" if self.objects else "few",
+                self.how,
+                time_text(median(self.seconds)),
+                time_text(median(self.worst)) if self.worst else "",
+                f"{time_text(turn['turn_seconds'])} ({turn['turn_during']})" if turn else "",
+                f"a turn < {time_text(TURN_TARGET_SECONDS)}" if promised else "",
+            ),
+            case="{operation} against {against}, {nodes} nodes, {objects} objects, {how}".format(**facts),
+            runs={"seconds": list(self.seconds), "worst": list(self.worst)},
+            summary={
+                **facts,
+                "seconds": median(self.seconds),
+                "worst_seconds": median(self.worst) if self.worst else None,
+                **turn,
+            },
+        )
 
 
 def time_text(seconds: float) -> str:

@@ -131,20 +131,18 @@ def _cluster(
             daemon = start([*arguments, *further], sockets / f"{index}.sock", host, seeds)
             stack.callback(daemon.stop)
             daemons.append(daemon)
-        _wait_until_joined(daemons)
+        wait_until_joined(daemons)
         yield daemons
 
 
-def _wait_until_joined(daemons: Sequence[Daemon]) -> None:
+def wait_until_joined(daemons: Sequence[Daemon], seconds: float = JOIN_SECONDS) -> None:
     """Returns when every daemon knows all others."""
     import hoplite
 
-    deadline = time.monotonic() + JOIN_SECONDS
+    deadline = time.monotonic() + seconds
     for daemon in daemons:
         with hoplite.connect(daemon.socket) as client:
             while len(members := client.status().members) < len(daemons):
                 if time.monotonic() > deadline:
-                    raise DaemonFailed(
-                        f"{daemon.address} knows only {', '.join(members)} after {JOIN_SECONDS} s"
-                    )
+                    raise DaemonFailed(f"{daemon.address} knows only {', '.join(members)} after {seconds} s")
                 time.sleep(POLL_SECONDS)

@@ -47,7 +47,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.links import Link, add_bridge, add_rack, bridge, ip
+from lab.links import Link, LinkRates, add_bridge, add_rack, bridge, ip
 from lab.memory import Memory
 from lab.network import Network
 
@@ -193,7 +193,7 @@ class Hosts:
         for i in range(count):
             namespace = f"{prefix}-h{i}"
             rack = self.network.rack_of(i)
-            link = Link(self._switch, namespace, i, up[i], down[i], rack, flow_cap_mbit)
+            link = Link(self._switch, namespace, i, LinkRates(up[i], down[i], flow_cap_mbit), rack)
             self._hosts.append(Host(i, namespace, f"10.77.0.{i + 1}", link))
         self._bridges = 0
         self._built = False

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import ipaddress
 import subprocess
+from typing import NamedTuple
 
 from lab import rates
 
 #: Size of the hosts' network.
 PREFIX_BITS = 24
+
+
+class LinkRates(NamedTuple):
+    """The rates of a host's link in Mbit/s; None: no limit."""
+
+    up: float | None = None
+    down: float | None = None
+    flow_cap: float | None = None
+    """Limit of one TCP connection."""
 
 
 class Link:
@@ -22,14 +32,11 @@ class Link:
         switch: str,
         namespace: str,
         index: int,
-        up_mbit: float | None,
-        down_mbit: float | None,
+        built_with: LinkRates,
         rack: int | None = None,
-        flow_cap_mbit: float | None = None,
     ) -> None:
         self._switch, self._namespace, self._port = switch, namespace, f"p{index}"
-        self._built_with = (up_mbit, down_mbit)
-        self._flow_cap = flow_cap_mbit
+        self._built_with = built_with
         self._home = bridge(0) if rack is None else rack_bridge(rack)
         self._bridge = self._home
         self.is_cut = False
@@ -60,7 +67,7 @@ class Link:
             self.heal()
 
     def limit(self, up_mbit: float | None, down_mbit: float | None) -> None:
-        rates.limit(self._namespace, "eth0", up_mbit, self._flow_cap)
+        rates.limit(self._namespace, "eth0", up_mbit, self._built_with.flow_cap)
         rates.limit(self._switch, self._port, down_mbit)
 
     def control_congestion(self, address: str, algorithm: str) -> None:
@@ -69,7 +76,7 @@ class Link:
         ip("-n", self._namespace, "route", "replace", *route, "congctl", algorithm)
 
     def restore(self) -> None:
-        self.limit(*self._built_with)
+        self.limit(self._built_with.up, self._built_with.down)
 
 
 def bridge(side: int) -> str:

@@ -137,9 +137,9 @@ class RayClients:
 @contextmanager
 def ray_clients(clients: int) -> Iterator[RayClients]:
     """Ray clients on a host of their own, because Ray needs an address that is not a loopback."""
-    with Hosts(1) as hosts, ray.cluster(hosts) as (daemons, head), ExitStack() as stack:
-        command = peers.python("lab.systems.ray_clients", head, hosts[0].address, str(clients))
+    with Hosts(1) as hosts, ray.cluster(hosts) as nodes, ExitStack() as stack:
+        command = peers.python("lab.systems.ray_clients", nodes.head, hosts[0].address, str(clients))
         driver = Process(command, hosts[0], peers.START_SECONDS, ray.SETTINGS)
-        running = RayClients(driver, daemons.pids)
+        running = RayClients(driver, nodes.daemons.pids)
         stack.callback(running.close)
         yield running

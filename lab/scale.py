@@ -194,10 +194,10 @@ def death(on: Cluster) -> Death:
     on.nodes.restart(victim)
     on.nodes.wait_members(len(on.clients), timeout=PATIENCE_SECONDS)
     on.clients[victim] = on.nodes.connect(victim, default_timeout=PATIENCE_SECONDS)
-    return _judged([took for trip in trips for took in trip.took], died)
+    return judged([took for trip in trips for took in trip.took], died)
 
 
-def _judged(trips: Sequence[tuple[float, float]], died: float) -> Death:
+def judged(trips: Sequence[tuple[float, float]], died: float) -> Death:
     """The result, from the end time and the duration of each round trip."""
     before = [took for ended, took in trips if ended <= died]
     after = [(ended, took) for ended, took in trips if ended > died]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 
 from lab.chaos.plan import GETS, PRODUCERS, PUTS, REDUCES, Fault, Operation, Thing
@@ -57,62 +58,61 @@ def generate_faults(
     weights = {kind: random.choice((0.0, 1.0, 1.0, 3.0)) for kind in LASTS}
     weights[random.choice(list(weights))] = 2.0
     gap = random.choice(GAPS)
+    generator = _Generator(random, hosts, seconds, operations, things)
     faults: list[Fault] = []
     at = FIRST_AT
     while at < seconds:
         for _ in range(2 if random.random() < TWINS else 1):
             kind = random.choices(list(weights), list(weights.values()))[0]
-            fault = _draw(random, kind, at, hosts, seconds, operations, things)
+            fault = generator.draw(kind, at)
             if fault is not None and _fits(fault, faults, hosts):
                 faults.append(fault)
         at += random.expovariate(1 / gap)
     return weights, tuple(sorted(faults, key=lambda fault: fault.at))
 
 
-def _draw(
-    random: Random,
-    kind: str,
-    at: float,
-    hosts: int,
-    seconds: float,
-    operations: Sequence[Operation],
-    things: Mapping[str, Thing],
-) -> Fault | None:
-    at = round(at, 3)
-    # Short faults are drawn more often, because they end in the middle of the repair.
-    least, most = LASTS[kind]
-    lasts = round(least + (most - least) * random.random() ** 2, 3)
-    if kind == "kill-client":
-        return _kill_client(random, at, operations)
-    if kind == "split":
-        side = random.sample(range(hosts), random.randint(1, hosts // 2))
-        return Fault(at, kind, tuple(sorted(side)), lasts)
-    if kind == "kill-daemon" and random.random() < GONE_FOR_GOOD:
-        lasts = seconds
-    mbit = random.choice(SLOW_MBIT) if kind == "slow-link" else 0.0
-    return Fault(at, kind, (_target(random, at, hosts, operations, things),), lasts, mbit)
+@dataclass(frozen=True)
+class _Generator:
+    """Draws single faults of a round."""
 
+    random: Random
+    hosts: int
+    seconds: float
+    operations: Sequence[Operation]
+    things: Mapping[str, Thing]
 
-def _target(
-    random: Random, at: float, hosts: int, operations: Sequence[Operation], things: Mapping[str, Thing]
-) -> int:
-    busy = [op for op in operations if at - 1.5 < op.at < at and op.call in (*PRODUCERS, *GETS)]
-    if not busy or random.random() > AIMED:
-        return random.randrange(hosts)
-    operation = random.choice(busy)
-    # The caller's host, or one that makes an object of the operation.
-    return random.choice([operation.host, *(things[name].homes[0] for name in operation.things)])
+    def draw(self, kind: str, at: float) -> Fault | None:
+        random, at = self.random, round(at, 3)
+        # Short faults are drawn more often, because they end in the middle of the repair.
+        least, most = LASTS[kind]
+        lasts = round(least + (most - least) * random.random() ** 2, 3)
+        if kind == "kill-client":
+            return self._kill_client(at)
+        if kind == "split":
+            side = random.sample(range(self.hosts), random.randint(1, self.hosts // 2))
+            return Fault(at, kind, tuple(sorted(side)), lasts)
+        if kind == "kill-daemon" and random.random() < GONE_FOR_GOOD:
+            lasts = self.seconds
+        mbit = random.choice(SLOW_MBIT) if kind == "slow-link" else 0.0
+        return Fault(at, kind, (self._target(at),), lasts, mbit)
 
+    def _target(self, at: float) -> int:
+        busy = [op for op in self.operations if at - 1.5 < op.at < at and op.call in (*PRODUCERS, *GETS)]
+        if not busy or self.random.random() > AIMED:
+            return self.random.randrange(self.hosts)
+        operation = self.random.choice(busy)
+        # The caller's host, or one that makes an object of the operation.
+        makers = [self.things[name].homes[0] for name in operation.things]
+        return self.random.choice([operation.host, *makers])
 
-def _kill_client(random: Random, at: float, operations: Sequence[Operation]) -> Fault | None:
-    coming = [
-        op for op in operations if at <= op.at < at + 3 and op.call in (*PUTS, *REDUCES, *GETS, "abandon")
-    ]
-    if not coming:
-        return None
-    operation = random.choice(coming)
-    moment = round(operation.at + random.uniform(0.0, 0.4), 3)
-    return Fault(moment, "kill-client", (operation.host,), operation=operation.number)
+    def _kill_client(self, at: float) -> Fault | None:
+        calls = (*PUTS, *REDUCES, *GETS, "abandon")
+        coming = [op for op in self.operations if at <= op.at < at + 3 and op.call in calls]
+        if not coming:
+            return None
+        operation = self.random.choice(coming)
+        moment = round(operation.at + self.random.uniform(0.0, 0.4), 3)
+        return Fault(moment, "kill-client", (operation.host,), operation=operation.number)
 
 
 def _fits(fault: Fault, others: Sequence[Fault], hosts: int) -> bool:

@@ -7,7 +7,7 @@ from random import Random
 
 from lab.chaos.contents import BITS_MAX, Content, Folded, Leaf
 from lab.chaos.fault_generator import generate_faults
-from lab.chaos.plan import Operation, Round, Thing
+from lab.chaos.plan import PRODUCERS, Operation, Round, Thing
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -167,14 +167,14 @@ class Generator:
         call = "allreduce" if self.random.random() < 0.25 else "reduce"
         fixed = float(self.random.random() < 0.2)
         moment = self._around(at)
-        self._add(call, moment, target.homes[0], [target, *parts], op=op, producer=True, k=k, fixed=fixed)
+        self._add(call, moment, target.homes[0], [target, *parts], op=op, k=k, fixed=fixed)
         return target
 
     def _put(self, thing: Thing, at: float, host: int | None = None) -> None:
         call = self.random.choices(("put", "fill", "trickle"), (6, 2, 2))[0]
         seconds = round(self.random.uniform(0.1, 2.0), 2) if call == "trickle" else 0.0
         where = thing.homes[0] if host is None else host
-        self._add(call, at, where, [thing], producer=True, seconds=seconds)
+        self._add(call, at, where, [thing], seconds=seconds)
 
     def _get(self, thing: Thing, host: int, at: float) -> None:
         call = self.random.choice(("view", "copy"))
@@ -197,11 +197,11 @@ class Generator:
         things: Sequence[Thing],
         *,
         op: str = "sum",
-        producer: bool = False,
         **details: float,
     ) -> None:
         # Calls that make or delete objects must succeed, or other calls may not end.
-        patient = producer or call in ("delete", "abandon") or self.random.random() >= IMPATIENT
+        needed = call in (*PRODUCERS, "delete", "abandon")
+        patient = needed or self.random.random() >= IMPATIENT
         timeout = PATIENT_SECONDS if patient else round(self.random.uniform(0.05, 4.0), 2)
         operation = Operation(
             len(self._operations),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from lab.hosts import Host, Hosts
@@ -79,12 +80,36 @@ def missing() -> str:
 @contextmanager
 def opened(hosts: Hosts, store: str) -> Iterator[Sequence[System]]:
     """Ray. ``store`` is for Hoplite only. Ray's stores have ``STORE_BYTES``."""
-    with cluster(hosts) as (daemons, head), ExitStack() as stack:
-        driver = peers.python("lab.systems.ray_driver", head, hosts[0].address, str(len(hosts)))
+    with cluster(hosts) as nodes, ExitStack() as stack:
+        driver = peers.python("lab.systems.ray_driver", nodes.head, hosts[0].address, str(len(hosts)))
         process = Process(driver, hosts[0], peers.START_SECONDS, SETTINGS)
-        system = DriverSystem("ray", len(hosts), process, daemons.pids, WAYS)
+        system = DriverSystem("ray", len(hosts), process, nodes.daemons.pids, WAYS)
         stack.callback(system.close)
         yield [system]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The Ray nodes of a lab. ``head`` is the address of the head, and ``folder`` has the program."""
+
+    daemons: peers.Daemons
+    head: str
+    folder: Path
+    settings: Mapping[str, str]
+
+    def start(self, host: Host, cpus: int, life: int = 0) -> Path:
+        """Starts a node. Returns the file that will have ``READY`` in it. ``life`` differs for each start."""
+        name = f"ray{host.index}-{life}"
+        command = [str(self.folder / "ray"), "start", "--block", "--disable-usage-stats"]
+        command += ["--node-ip-address", host.address, "--temp-dir", str(self.daemons.folder / name)]
+        command += ["--num-cpus", str(cpus), "--memory", str(MEMORY_BYTES)]
+        command += ["--object-store-memory", str(STORE_BYTES), "--include-log-monitor", "false"]
+        command += ["--resources", f'{{"host{host.index}": 1}}']
+        if host.index == 0:
+            command += ["--head", "--port", str(PORT), "--include-dashboard", "false"]
+        else:
+            command += ["--address", self.head]
+        return self.daemons.start(name, host, command, self.settings)
 
 
 @contextmanager
@@ -94,37 +119,14 @@ def cluster(
     head_cpus: int = CPUS,
     cpus: int = CPUS,
     settings: Mapping[str, str] = SETTINGS,
-) -> Iterator[tuple[peers.Daemons, str]]:
-    """A node on every host, and the address of the head. ``folder`` has the program (default: the peers')."""
+) -> Iterator[Cluster]:
+    """A node on every host. ``folder`` has the program (default: the peers')."""
     with peers.Daemons() as daemons:
-        head = f"{hosts[0].address}:{PORT}"
-        daemons.wait_for(start_node(daemons, hosts[0], head, folder, head_cpus, settings), READY)
+        nodes = Cluster(daemons, f"{hosts[0].address}:{PORT}", folder, settings)
+        daemons.wait_for(nodes.start(hosts[0], head_cpus), READY)
         others = list(hosts)[1:]
         for first in range(0, len(others), STARTS_AT_ONCE):
             together = others[first : first + STARTS_AT_ONCE]
-            for log in [start_node(daemons, host, head, folder, cpus, settings) for host in together]:
+            for log in [nodes.start(host, cpus) for host in together]:
                 daemons.wait_for(log, READY)
-        yield daemons, head
-
-
-def start_node(
-    daemons: peers.Daemons,
-    host: Host,
-    head: str,
-    folder: Path,
-    cpus: int,
-    settings: Mapping[str, str],
-    life: int = 0,
-) -> Path:
-    """Starts a node. Returns the file that will have ``READY`` in it. ``life`` differs for each start."""
-    name = f"ray{host.index}-{life}"
-    command = [str(folder / "ray"), "start", "--block", "--disable-usage-stats"]
-    command += ["--node-ip-address", host.address, "--temp-dir", str(daemons.folder / name)]
-    command += ["--num-cpus", str(cpus), "--memory", str(MEMORY_BYTES)]
-    command += ["--object-store-memory", str(STORE_BYTES), "--include-log-monitor", "false"]
-    command += ["--resources", f'{{"host{host.index}": 1}}']
-    if host.index == 0:
-        command += ["--head", "--port", str(PORT), "--include-dashboard", "false"]
-    else:
-        command += ["--address", head]
-    return daemons.start(name, host, command, settings)
+        yield nodes

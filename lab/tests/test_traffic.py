@@ -10,7 +10,7 @@ import pytest
 from conftest import eventually
 
 from lab.hosts import Host, Hosts, HostsUnavailable, require
-from lab.links import Link
+from lab.links import Link, LinkRates
 from lab.traffic import Sample, Sampler, behind, edges, longest_standstill, middle_relay
 
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -36,7 +36,7 @@ def test_without_a_relay_there_is_none_in_the_middle() -> None:
 
 def test_only_bytes_between_two_looks_make_an_edge() -> None:
     hosts = [
-        Host(index, "none", f"10.77.0.{index + 1}", Link("none", "none", index, None, None))
+        Host(index, "none", f"10.77.0.{index + 1}", Link("none", "none", index, LinkRates()))
         for index in range(3)
     ]
     old = (0, "10.77.0.1", 4000, "10.77.0.2", 7420)

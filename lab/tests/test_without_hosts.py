@@ -280,9 +280,9 @@ def test_operations_leave_their_cluster_whole(
 def test_a_round_trip_is_slow_beside_the_slowest_before_the_death() -> None:
     before = [(at / 10, 0.01) for at in range(100)]
     after = [(10.1, 0.05), (10.5, 0.03), (10.6, 0.01), (10.7, 0.02)]
-    found = operations._judged([*before, *after], died=10.0)
+    found = operations.judged([*before, *after], died=10.0)
     assert (found.normal, found.worst, found.usual) == (0.5, 0.05, 0.01)
-    assert operations._judged([*before, (10.1, 0.01)], died=10.0).normal == 0
+    assert operations.judged([*before, (10.1, 0.01)], died=10.0).normal == 0
 
 
 def soaked(*private: int, tombstones: int = 0) -> list[dict[str, Any]]:
