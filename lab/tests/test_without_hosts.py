@@ -209,6 +209,8 @@ def test_applications_beside_ray_alone_and_groups(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(
         bench_applications, "groups", lambda names, *_: nullcontext([FakeGroup()] if names else [])
     )
+    # No program runs, so no memory has to settle.
+    monkeypatch.setattr("lab.applications.settle", lambda: None)
     ticks = iter((busy, busy) for busy in range(100))
     monkeypatch.setattr(bench_applications, "busy_and_idle", lambda: next(ticks))
     monkeypatch.setattr(bench_applications, "joined", lambda name: results.joined(name, folder))
