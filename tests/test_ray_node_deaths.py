@@ -230,7 +230,7 @@ def test_handles_are_found_without_unpickling_values(monkeypatch: pytest.MonkeyP
     from hoplite.ray.values import handle_unpickler
     from hoplite.ray.values.forms import Form
     from hoplite.ray.values.handles import Handle
-    from hoplite.ray.values.packing import _unpacked
+    from hoplite.ray.values.packing import unpacked
     from ray._private.serialization import _object_ref_deserializer
     from ray.cloudpickle import dumps
 
@@ -248,7 +248,7 @@ def test_handles_are_found_without_unpickling_values(monkeypatch: pytest.MonkeyP
             self.stream = stream
 
         def __reduce__(self) -> tuple[Any, ...]:
-            return _unpacked, (self.stream,)
+            return unpacked, (self.stream,)
 
     @dataclasses.dataclass
     class Record:

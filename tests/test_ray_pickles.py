@@ -21,7 +21,7 @@ from ray._common.utils import load_class
 def test_the_pickle_of_a_handle_has_the_mark() -> None:
     assert HANDLES_MARK in pickle.dumps(handles.Handle(None, Form.ARRAY, None))
     assert (handles.load.__module__, handles.load.__name__) == LOAD_HANDLE
-    assert (packing._unpacked.__module__, packing._unpacked.__name__) == UNPACK
+    assert (packing.unpacked.__module__, packing.unpacked.__name__) == UNPACK
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

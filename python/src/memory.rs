@@ -73,24 +73,23 @@ pub fn bytes_of(buffer: &PyUntypedBuffer) -> &[u8] {
     unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast(), buffer.len_bytes()) }
 }
 
-/// Exports `size` bytes at `start`, owned by `owner`, through the buffer protocol.
+/// Exports `memory`, owned by `owner`, through the buffer protocol.
 ///
 /// # Safety
 /// `view` is what CPython passed to `__getbuffer__`. The bytes stay valid as long as `owner` lives. If `writable`, no
 /// other code writes to them; otherwise no code at all does.
 pub unsafe fn export(
     owner: &Bound<'_, PyAny>,
-    start: *mut u8,
-    size: usize,
+    memory: *mut [u8],
     writable: bool,
     view: *mut ffi::Py_buffer,
     flags: c_int,
 ) -> PyResult<()> {
     let readonly = c_int::from(!writable);
-    let size = ffi::Py_ssize_t::try_from(size).expect("memory is never larger than isize::MAX");
+    let size = ffi::Py_ssize_t::try_from(memory.len()).expect("memory is never larger than isize::MAX");
     // SAFETY: `view` is CPython's; it takes a reference to `owner`, which keeps the bytes.
     let outcome =
-        unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), start.cast(), size, readonly, flags) };
+        unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), memory.cast(), size, readonly, flags) };
     match outcome {
         0 => Ok(()),
         _ => Err(PyErr::fetch(owner.py())),

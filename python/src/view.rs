@@ -1,6 +1,7 @@
 //! A complete object's bytes, in the arena.
 
 use std::ffi::c_int;
+use std::ptr;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -33,9 +34,9 @@ impl View {
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        let bytes = slf.get().0.bytes();
+        let bytes = ptr::from_ref(slf.get().0.bytes()).cast_mut();
         // SAFETY: `view` is CPython's. The object is sealed, so nobody writes; the bytes stay as long as the `View`
         // in `slf`, to which the export holds a reference.
-        unsafe { export(slf.as_any(), bytes.as_ptr().cast_mut(), bytes.len(), false, view, flags) }
+        unsafe { export(slf.as_any(), bytes, false, view, flags) }
     }
 }

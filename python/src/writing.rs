@@ -22,29 +22,27 @@ use crate::ticket::Ticket;
 #[pyclass(frozen, module = "hoplite._hoplite")]
 pub struct Writing {
     created: Mutex<Option<Created>>,
-    start: Start,
-    size: usize,
+    memory: Memory,
     hold: Option<Hold>,
     stop: Stop,
     closed: Stop,
 }
 
-/// The start of the object's memory.
-struct Start(*mut u8);
+/// The object's memory.
+struct Memory(*mut [u8]);
 
 // SAFETY: only an address; the buffer protocol governs, under the interpreter's lock, what may be done with the
 // memory behind it.
-unsafe impl Send for Start {}
+unsafe impl Send for Memory {}
 // SAFETY: as above.
-unsafe impl Sync for Start {}
+unsafe impl Sync for Memory {}
 
 impl Writing {
     pub fn new(mut created: Created, closed: Stop) -> Self {
         let hold = created.take_hold();
-        let memory = created.writable();
-        let (start, size) = (Start(memory.as_mut_ptr()), memory.len());
+        let memory = Memory(created.writable());
         let created = Mutex::new(Some(created));
-        Writing { created, start, size, hold, stop: Stop::default(), closed }
+        Writing { created, memory, hold, stop: Stop::default(), closed }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Created>> {
@@ -110,10 +108,10 @@ impl Writing {
         }
         // SAFETY: `view` is CPython's. The memory is kept by `writing.hold`; until the seal it is the
         // writer's alone, and after it hoplite.Creation makes its array read-only.
-        unsafe { export(slf.as_any(), writing.start.0, writing.size, true, view, flags) }
+        unsafe { export(slf.as_any(), writing.memory.0, true, view, flags) }
     }
 
     fn __repr__(&self) -> String {
-        format!("<Writing of {} bytes>", self.size)
+        format!("<Writing of {} bytes>", self.memory.0.len())
     }
 }

@@ -62,24 +62,45 @@ def init(
     Raises the errors of `ray.init`, `NodeUnreachable` (a node does not start; it is tried again) and
     `BadArgument`.
     """
-    global _started_ray
     if threshold is not None and (not isinstance(threshold, Integral) or threshold < 0):
         raise BadArgument(f"threshold is bytes, a whole number; not {threshold!r}")
-    address = args[0] if args else ray_init.get("address", os.environ.get("RAY_ADDRESS"))
+    _refuse_client(args[0] if args else ray_init.get("address", os.environ.get("RAY_ADDRESS")))
+    if transparent is not False and not ray.is_initialized():
+        ray_init["runtime_env"] = hooks.runtime_env(ray_init.get("runtime_env"), threshold=threshold)
+    context = _initialise_ray(args, ray_init)
+    connection.expect()
+    in_workers = _is_in_workers(transparent)
+    if threshold is not None:
+        os.environ[THRESHOLD_VARIABLE] = str(threshold)
+    _start_supervisor(None if store_size is None else str(store_size))
+    nodes()
+    if in_workers and transparent is not False:
+        hooks.install()
+    return context
+
+
+def _refuse_client(address: object) -> None:
+    """Raise `BadArgument` if this driver is or would be on no node of the cluster."""
     if str(address).startswith(CLIENT) or (ray.is_initialized() and not global_worker.connected):
         raise BadArgument(
             f"Ray's client ({CLIENT}) is not supported: start the driver on a node of the cluster"
         )
+
+
+def _initialise_ray(args: tuple[Any, ...], ray_init: dict[str, Any]) -> Any:
+    """The result of `ray.init`, or None if Ray is initialised already."""
+    global _started_ray
     if not ray.is_initialized():
-        if transparent is not False:
-            ray_init["runtime_env"] = hooks.runtime_env(ray_init.get("runtime_env"), threshold=threshold)
         context = ray.init(*args, **ray_init)
         _started_ray = True
-    elif args or ray_init:
+        return context
+    if args or ray_init:
         raise BadArgument("Ray has been initialised before: give ray.init its arguments there")
-    else:
-        context = None
-    connection.expect()
+    return None
+
+
+def _is_in_workers(transparent: bool | None) -> bool:
+    """Whether workers are in transparent mode. `BadArgument` if that was asked for and is impossible."""
     in_workers = hooks.is_in_runtime_env(ray.get_runtime_context().runtime_env)
     if transparent and not in_workers:
         raise BadArgument(
@@ -91,13 +112,7 @@ def init(
             "only the calls of hoplite.ray use Hoplite: ray.init came before, without"
             " runtime_env=hoplite.ray.runtime_env() (transparent=False: that is meant)"
         )
-    if threshold is not None:
-        os.environ[THRESHOLD_VARIABLE] = str(threshold)
-    _start_supervisor(None if store_size is None else str(store_size))
-    nodes()
-    if in_workers and transparent is not False:
-        hooks.install()
-    return context
+    return in_workers
 
 
 def shutdown(*, stop_nodes: bool = False) -> None:

@@ -28,7 +28,7 @@ REAL_MODULES = (PACKAGE_PREFIX, "ray._private.serialization")
 references."""
 
 LOAD_HANDLE = (HANDLES_MODULE, "load")
-UNPACK = (PACKING_MODULE, "_unpacked")
+UNPACK = (PACKING_MODULE, "unpacked")
 LOAD_REFERENCE = ("ray._private.serialization", "_object_ref_deserializer")
 """Functions that a pickle calls to load a handle, a packed value, and a reference."""
 

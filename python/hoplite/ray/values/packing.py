@@ -21,7 +21,7 @@ from hoplite.ray.values.handles import unavailable_here
 from hoplite.ray.values.pickled_names import PACKING_MODULE
 from hoplite.ray.values.reducers import PROTOCOL, reducer_of
 
-__all__ = ["Packed", "packing", "packing_actor"]
+__all__ = ["Packed", "packing", "packing_actor", "unpacked"]
 
 assert __name__ == PACKING_MODULE, "pickles name this module"
 
@@ -48,7 +48,7 @@ class Packed:
         stream = io.BytesIO()
         with parts_noted():
             _Pickler(stream, buffers.append).dump(self.value)
-            return _unpacked, (with_prefetch(stream.getvalue()), *buffers)
+            return unpacked, (with_prefetch(stream.getvalue()), *buffers)
 
 
 class PackedSeveral(Packed):
@@ -61,7 +61,8 @@ class PackedSeveral(Packed):
         return map(Packed, self.value)
 
 
-def _unpacked(stream: bytes, *buffers: Any) -> Any:
+def unpacked(stream: bytes, *buffers: Any) -> Any:
+    """The packed value. Pickles of packed values name this function."""
     try:
         return unpickled(stream, buffers)
     except HopliteError as error:
