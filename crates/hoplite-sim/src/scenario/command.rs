@@ -52,6 +52,7 @@ pub enum Command {
         node: usize,
         name: String,
     },
+    /// A client asks its node for its status.
     Status {
         node: usize,
     },
@@ -71,6 +72,17 @@ pub enum Command {
     Run {
         time: Duration,
     },
+    /// Shows the state of these nodes, and the directory entries of these objects. Without any: of all living nodes.
+    Show {
+        subjects: Vec<Subject>,
+    },
+}
+
+/// A node by index, or an object by name.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Subject {
+    Node(usize),
+    Object(String),
 }
 
 /// The options of a command, each `key=value` or a word.
@@ -110,6 +122,7 @@ fn parse(line: &str) -> Result<Command, String> {
         "run" => return Ok(Command::Run { time: time(word(&mut words)?)? }),
         "resume" => return Ok(Command::Resume { name: name(&mut words)? }),
         "cancel" => return Ok(Command::Cancel { name: name(&mut words)? }),
+        "status" => return Ok(Command::Show { subjects: words.map(subject).collect() }),
         _ => {}
     }
     let node = node(first)?;
@@ -161,6 +174,10 @@ fn node(word: &str) -> Result<usize, String> {
     number
         .and_then(|number| number.checked_sub(1))
         .ok_or_else(|| format!("{word:?} is not a node (n1, n2, ...)"))
+}
+
+fn subject(word: &str) -> Subject {
+    node(word).map_or_else(|_| Subject::Object(word.to_owned()), Subject::Node)
 }
 
 fn number(word: &str) -> Result<u64, String> {
@@ -250,6 +267,9 @@ mod tests {
         let reduce: Command = "n1 reduce t sum 2 a b c fixed".parse().unwrap();
         let Command::Reduce { num_objects: 2, names, options, .. } = reduce else { panic!("{reduce:?}") };
         assert_eq!((names.len(), options.fixed), (3, true));
+        let show: Command = "status n2 x".parse().unwrap();
+        let Command::Show { subjects } = show else { panic!("{show:?}") };
+        assert_eq!(subjects, [Subject::Node(1), Subject::Object("x".to_owned())]);
         assert!("n0 get x".parse::<Command>().is_err());
         assert!("n1 get x soon".parse::<Command>().is_err());
         assert!("n1 dance".parse::<Command>().is_err());

@@ -1,12 +1,17 @@
 //! Scenario files: commands, and the recorded messages and replies that followed.
 //!
-//! A file is a sequence of blocks: command lines, `----`, and the recording up to an empty line. All commands of a
-//! block start at the same time. Then the world runs until only gossip and timers are left, or for the time of a `run`
-//! command. Lines with `#` are comments. The first block makes the world:
-//! `world nodes=3 store=4MiB latency=1ms rate=100MB`.
+//! A file is a sequence of blocks: command lines, `----`, and the recording up to an empty line. Lines with `#` are
+//! comments.
+//!
+//! - The first block makes the world: `world nodes=3 store=4MiB latency=1ms rate=100MB`.
+//! - All commands of a block start at the same time. Then the world runs until only gossip and timers are left, or for
+//!   the time of a `run` command.
+//! - A block whose first line is `quiet` records `ok` instead of its output. It must not contain an error.
+//! - A block of `status` lines shows the state of nodes and of directory entries, and changes nothing.
 
 mod command;
 mod stage;
+mod state;
 
 use std::fmt::Write;
 
@@ -85,5 +90,23 @@ mod tests {
         assert_eq!(blocks[2].commands, ["n1 get x", "run 1ms"]);
         assert_eq!(blocks[2].comments, ["# then"]);
         assert!(parse("n1 get x\n\nn1 get y\n----\n").is_err());
+    }
+
+    #[test]
+    fn quiet_blocks_hide_output_but_no_error() {
+        let quiet = |size| replay(&format!("world store=1MiB\n----\n\nquiet\nn1 put x {size}\n----\n"));
+        assert!(quiet("10KiB").unwrap().ends_with("n1 put x 10KiB\n----\nok\n"));
+        assert!(quiet("4MiB").unwrap_err().contains("StoreFull"));
+    }
+
+    #[test]
+    fn status_changes_nothing() {
+        let world = "world nodes=3\n----\n\nn1 put x 200KiB\nn2 get x\nrun 3ms\n----\n\n";
+        let rest = "n3 get x\n----\n";
+        let recording = |status: &str| {
+            let recording = replay(&format!("{world}{status}{rest}")).unwrap();
+            recording.split_once("n3 get x").unwrap().1.to_owned()
+        };
+        assert_eq!(recording(""), recording("status\nstatus x\n----\n\n"));
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use hoplite_core::io::ClientId;
 use hoplite_types::{ErrorKind, ObjectId};
 
-use super::command::{size, time, Command, Options};
+use super::command::{size, time, Command, Options, Subject};
+use super::state;
 use crate::model::Origin;
 use crate::net::NetPlan;
 use crate::phases::join;
@@ -32,8 +33,14 @@ const FAILURES: [ErrorKind; 12] = [
     ErrorKind::LimitReached,
 ];
 
+/// The first line of a block whose output is not recorded.
+const QUIET: &str = "quiet";
+
 pub struct Stage {
     world: World,
+    /// The line that made the world, and the blocks that ran in it since.
+    settings: String,
+    played: Vec<Vec<String>>,
     /// One client per node. A client that died is replaced.
     clients: BTreeMap<usize, ClientId>,
     /// The last task on each object, and the last put of it.
@@ -85,6 +92,8 @@ impl Stage {
         world.log.take_talk();
         Ok(Stage {
             world,
+            settings: line.clone(),
+            played: Vec::new(),
             clients: BTreeMap::new(),
             last: BTreeMap::new(),
             puts: BTreeMap::new(),
@@ -92,10 +101,30 @@ impl Stage {
         })
     }
 
-    /// Gives the commands, runs the world, and returns the lines of its log to record.
-    pub fn play(&mut self, commands: &[String]) -> Result<Vec<String>, String> {
-        let commands: Vec<Command> =
-            commands.iter().map(|line| line.parse()).collect::<Result<_, String>>()?;
+    /// Plays a block, and returns the lines to record.
+    pub fn play(&mut self, block: &[String]) -> Result<Vec<String>, String> {
+        let (is_quiet, lines) = match block.split_first() {
+            Some((first, rest)) if first == QUIET => (true, rest),
+            _ => (false, block),
+        };
+        let commands: Vec<Command> = lines.iter().map(|line| line.parse()).collect::<Result<_, String>>()?;
+        if commands.iter().any(|command| matches!(command, Command::Show { .. })) {
+            return self.show(commands);
+        }
+        let lines = self.run(commands)?;
+        self.played.push(block.to_vec());
+        if let Some(failed) = lines.iter().find(|line| is_quiet && line.contains(" < failed ")) {
+            return Err(format!("a {QUIET} block hides an error: {failed}"));
+        }
+        match is_quiet {
+            true => Ok(vec!["ok".to_owned()]),
+            false if lines.is_empty() => Ok(vec!["nothing".to_owned()]),
+            false => Ok(lines),
+        }
+    }
+
+    /// Gives the commands, runs the world, and returns the lines of its log that scenarios show.
+    fn run(&mut self, commands: Vec<Command>) -> Result<Vec<String>, String> {
         let mut for_a_time = false;
         for command in commands {
             if let Command::Run { time } = command {
@@ -118,9 +147,38 @@ impl Stage {
                 lines.push(format!("VIOLATION {what}"));
                 Err(lines.join("\n"))
             }
-            None if lines.is_empty() => Ok(vec!["nothing".to_owned()]),
             None => Ok(lines),
         }
+    }
+
+    /// The state after the blocks that were played. A core answers some of these questions only to a client, and its
+    /// numbers grow with every call. So they are put to a second world with the same history, which is then dropped.
+    fn show(&mut self, commands: Vec<Command>) -> Result<Vec<String>, String> {
+        let mut second = Stage::new(std::slice::from_ref(&self.settings))?;
+        for block in &self.played {
+            second.play(block)?;
+        }
+        let mut lines = Vec::new();
+        for command in commands {
+            let Command::Show { subjects } = command else {
+                return Err("status is the only command of its block".to_owned());
+            };
+            let living = (0..self.world.node_count()).filter(|node| self.world.is_alive(*node));
+            let subjects = match subjects.is_empty() {
+                true => living.map(Subject::Node).collect(),
+                false => subjects,
+            };
+            for subject in subjects {
+                lines.extend(match subject {
+                    Subject::Node(node) => state::of_node(&mut self.world, &mut second.world, node)?,
+                    Subject::Object(name) => {
+                        let id = self.world.names.id(&name);
+                        state::of_object(&mut self.world, &mut second.world, id)?
+                    }
+                });
+            }
+        }
+        Ok(lines)
     }
 
     fn client(&mut self, node: usize) -> Result<ClientId, String> {
@@ -228,7 +286,7 @@ impl Stage {
                 self.world.restart_node(node);
                 Ok(())
             }
-            Command::Run { .. } => unreachable!("the caller runs"),
+            Command::Run { .. } | Command::Show { .. } => unreachable!("{command:?} has no effect here"),
         }
     }
 

@@ -98,7 +98,7 @@ impl World {
         self.sessions.keys().copied().collect()
     }
 
-    fn client_name(&self, client: ClientId) -> String {
+    pub(crate) fn client_name(&self, client: ClientId) -> String {
         format!("{}.c{}", self.name(self.sessions[&client].place), client.0)
     }
 
