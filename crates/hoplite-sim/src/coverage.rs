@@ -72,37 +72,8 @@ impl Trouble {
 impl Kind {
     pub fn of(message: &PeerMessage) -> Self {
         match message {
-            PeerMessage::Directory { request, .. } => match request {
-                DirectoryRequest::Announce { .. } => Kind::Announce,
-                DirectoryRequest::Withdraw { .. } => Kind::Withdraw,
-                DirectoryRequest::Ask { .. } => Kind::Ask,
-                DirectoryRequest::CancelAsk { .. } => Kind::CancelAsk,
-                DirectoryRequest::Subscribe { .. } => Kind::Subscribe,
-                DirectoryRequest::Unsubscribe => Kind::Unsubscribe,
-                DirectoryRequest::Delete { .. } => Kind::Delete,
-                DirectoryRequest::Locate { .. } => Kind::Locate,
-                DirectoryRequest::Claim { .. } => Kind::Claim,
-                DirectoryRequest::ReleaseClaim { .. } => Kind::ReleaseClaim,
-                DirectoryRequest::MarkLost { .. } => Kind::MarkLost,
-                DirectoryRequest::Bring { .. } => Kind::Bring,
-                DirectoryRequest::PinRefused => Kind::PinRefused,
-            },
-            PeerMessage::Answer { answer, .. } => match answer {
-                DirectoryAnswer::Verdict { .. } => Kind::Verdict,
-                DirectoryAnswer::Lend { .. } => Kind::Lend,
-                DirectoryAnswer::Inline { .. } => Kind::Inline,
-                DirectoryAnswer::Deleted { .. } => Kind::Deleted,
-                DirectoryAnswer::Lost => Kind::Lost,
-                DirectoryAnswer::Copy { .. } => Kind::Copy,
-                DirectoryAnswer::CopyGone { .. } => Kind::CopyGone,
-                DirectoryAnswer::DeleteDone { .. } => Kind::DeleteDone,
-                DirectoryAnswer::Located { .. } => Kind::Located,
-                DirectoryAnswer::Pin => Kind::Pin,
-                DirectoryAnswer::AskAgain { .. } => Kind::AskAgain,
-                DirectoryAnswer::NotYet { .. } => Kind::NotYet,
-                DirectoryAnswer::Holders { .. } => Kind::Holders,
-                DirectoryAnswer::ClaimVerdict { .. } => Kind::ClaimVerdict,
-            },
+            PeerMessage::Directory { request, .. } => Kind::of_request(request),
+            PeerMessage::Answer { answer, .. } => Kind::of_answer(answer),
             PeerMessage::Pull { .. } => Kind::Pull,
             PeerMessage::CancelPull { .. } => Kind::CancelPull,
             PeerMessage::PullRefused { .. } => Kind::PullRefused,
@@ -129,6 +100,43 @@ impl Kind {
             PeerMessage::MembersRequest => Kind::MembersRequest,
             PeerMessage::Members { .. } => Kind::Members,
             PeerMessage::Goodbye => Kind::Goodbye,
+        }
+    }
+
+    fn of_request(request: &DirectoryRequest) -> Self {
+        match request {
+            DirectoryRequest::Announce { .. } => Kind::Announce,
+            DirectoryRequest::Withdraw { .. } => Kind::Withdraw,
+            DirectoryRequest::Ask { .. } => Kind::Ask,
+            DirectoryRequest::CancelAsk { .. } => Kind::CancelAsk,
+            DirectoryRequest::Subscribe { .. } => Kind::Subscribe,
+            DirectoryRequest::Unsubscribe => Kind::Unsubscribe,
+            DirectoryRequest::Delete { .. } => Kind::Delete,
+            DirectoryRequest::Locate { .. } => Kind::Locate,
+            DirectoryRequest::Claim { .. } => Kind::Claim,
+            DirectoryRequest::ReleaseClaim { .. } => Kind::ReleaseClaim,
+            DirectoryRequest::MarkLost { .. } => Kind::MarkLost,
+            DirectoryRequest::Bring { .. } => Kind::Bring,
+            DirectoryRequest::PinRefused => Kind::PinRefused,
+        }
+    }
+
+    fn of_answer(answer: &DirectoryAnswer) -> Self {
+        match answer {
+            DirectoryAnswer::Verdict { .. } => Kind::Verdict,
+            DirectoryAnswer::Lend { .. } => Kind::Lend,
+            DirectoryAnswer::Inline { .. } => Kind::Inline,
+            DirectoryAnswer::Deleted { .. } => Kind::Deleted,
+            DirectoryAnswer::Lost => Kind::Lost,
+            DirectoryAnswer::Copy { .. } => Kind::Copy,
+            DirectoryAnswer::CopyGone { .. } => Kind::CopyGone,
+            DirectoryAnswer::DeleteDone { .. } => Kind::DeleteDone,
+            DirectoryAnswer::Located { .. } => Kind::Located,
+            DirectoryAnswer::Pin => Kind::Pin,
+            DirectoryAnswer::AskAgain { .. } => Kind::AskAgain,
+            DirectoryAnswer::NotYet { .. } => Kind::NotYet,
+            DirectoryAnswer::Holders { .. } => Kind::Holders,
+            DirectoryAnswer::ClaimVerdict { .. } => Kind::ClaimVerdict,
         }
     }
 }
@@ -233,6 +241,18 @@ fn hash(what: &impl Hash) -> u64 {
     hasher.finish()
 }
 
+/// How a message came to its reader.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    pub from: NodeId,
+    pub to: NodeId,
+    /// The time at which it was sent.
+    pub said: Duration,
+    pub now: Duration,
+    /// The connection on which it came.
+    pub line: u64,
+}
+
 /// Follows the messages of one world.
 #[derive(Default, Debug)]
 pub struct Follower {
@@ -260,15 +280,8 @@ impl Follower {
         *self.missed.entry(key(from, to, message)).or_default() += 1;
     }
 
-    /// The message is read now, on that connection.
-    pub fn on_read(
-        &mut self,
-        from: NodeId,
-        to: NodeId,
-        message: &PeerMessage,
-        [said, now]: [Duration; 2],
-        line: u64,
-    ) {
+    pub fn on_read(&mut self, message: &PeerMessage, reading: Reading) {
+        let Reading { from, to, said, now, line } = reading;
         let kind = Kind::of(message);
         if now > said + LATE {
             self.table.count(kind, Trouble::Late);
@@ -461,15 +474,16 @@ mod tests {
         follower.on_sent(a, b, &check(1));
         follower.on_sent(a, b, &check(1));
         follower.on_missed(a, b, &check(3), false);
-        follower.on_read(a, b, &check(1), [ms(0), ms(150)], 1);
-        follower.on_read(a, b, &check(1), [ms(100), ms(160)], 1);
-        follower.on_read(a, b, &check(1), [ms(100), ms(170)], 2);
+        let reading = |from, said, now, line| Reading { from, to: b, said: ms(said), now: ms(now), line };
+        follower.on_read(&check(1), reading(a, 0, 150, 1));
+        follower.on_read(&check(1), reading(a, 100, 160, 1));
+        follower.on_read(&check(1), reading(a, 100, 170, 2));
         let met =
             |follower: &Follower, kind| Trouble::ALL.iter().map(|&of| follower.table.met(kind, of)).collect();
         let check: Vec<u64> = met(&follower, Kind::Check);
         assert_eq!(check, [1, 1, 1, 1, 1, 0]);
-        follower.on_read(c, b, &prefetch, [ms(5), ms(6)], 3);
-        follower.on_read(a, b, &PeerMessage::DeletionAck { id }, [ms(4), ms(7)], 1);
+        follower.on_read(&prefetch, reading(c, 5, 6, 3));
+        follower.on_read(&PeerMessage::DeletionAck { id }, reading(a, 4, 7, 1));
         assert_eq!(met(&follower, Kind::DeletionAck), [0u64, 0, 0, 0, 0, 1]);
         let mut sum = Table::default();
         sum.add(&follower.table);

@@ -96,6 +96,14 @@ pub struct Fold {
     pub broken: bool,
 }
 
+impl Fold {
+    /// A fold without inputs.
+    pub fn new(out: CopyId, rule: FoldRule) -> Self {
+        let (sources, streams) = (Vec::new(), Vec::new());
+        Fold { out, rule, sources, streams, begun: 0, published: 0, broken: false }
+    }
+}
+
 #[derive(Default, Debug)]
 pub struct DataPlane {
     pub copies: BTreeMap<CopyId, Copy>,

@@ -61,24 +61,21 @@ impl FaultPlanner<'_> {
     }
 
     fn fault(&mut self, class: Class, whom: Whom) -> Fault {
-        let ms = Duration::from_millis;
         match class {
             Class::Client => {
                 Fault::KillClient { client: self.rng.index(self.shape.clients), forked: self.rng.percent(25) }
             }
             Class::Kill | Class::Host => {
-                let back = self.shape.faults.has(Class::Restart) && self.rng.percent(60);
-                let time = self.length(&[1, 100, 1000, 3000]);
-                Fault::KillNode { whom, host: class == Class::Host, back_after: back.then_some(time) }
+                let back_after = self.back_after(&[1, 100, 1000, 3000]);
+                Fault::KillNode { whom, host: class == Class::Host, back_after }
             }
             Class::Leave => {
-                let back = self.shape.faults.has(Class::Restart) && self.rng.percent(60);
-                let time = self.length(&[1, 100, 1000]);
+                let back_after = self.back_after(&[1, 100, 1000]);
                 let within = match self.rng.percent(25) {
                     true => Duration::ZERO,
                     false => self.length(&[10, 1000, 4000]),
                 };
-                Fault::Leave { whom, within, back_after: back.then_some(time) }
+                Fault::Leave { whom, within, back_after }
             }
             Class::Pause if self.rng.percent(3) => {
                 // Longer than all time-outs.
@@ -110,7 +107,7 @@ impl FaultPlanner<'_> {
             },
             Class::Slow => Fault::Slow {
                 node: self.index(),
-                lag: self.rng.time(Duration::from_micros(100), ms(20)),
+                lag: self.rng.time(Duration::from_micros(100), Duration::from_millis(20)),
                 factor: self.rng.between(1, 20),
                 time: self.length(&[100, 1000, 4000]),
             },
@@ -122,6 +119,13 @@ impl FaultPlanner<'_> {
                 unreachable!("no faults of their own")
             }
         }
+    }
+
+    /// How long after its end a node comes back, if it does: about one of these lengths, in milliseconds.
+    fn back_after(&mut self, lengths: &[u64]) -> Option<Duration> {
+        let back = self.shape.faults.has(Class::Restart) && self.rng.percent(60);
+        let time = self.length(lengths);
+        back.then_some(time)
     }
 
     fn index(&mut self) -> usize {

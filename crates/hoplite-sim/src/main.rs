@@ -55,22 +55,57 @@ impl Args {
     }
 }
 
+/// The sums over all reports.
+#[derive(Default)]
+struct Totals {
+    failed: Vec<u64>,
+    judged: u64,
+    excuses: Excuses,
+    coverage: Table,
+}
+
+impl Totals {
+    fn add(&mut self, report: &Report) {
+        self.judged += report.judged;
+        self.excuses.add(&report.excuses);
+        self.coverage.add(&report.coverage);
+        if report.failure.is_some() {
+            self.failed.push(report.seed);
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
+    let keep: Keep = args.keep.clone().map(|keep| keep.into_iter().collect());
+    let Totals { failed, judged, excuses, coverage } = run_all(&args, &keep);
+    if args.seeds > 1 {
+        print!("{excuses}{coverage}");
+        // Without all faults, empty cells are expected.
+        if args.faults == FaultSwitches::all() {
+            print!("{}", coverage.empty_cells());
+        }
+    }
+    if failed.is_empty() {
+        println!("{} seeds from {}: all fine, {judged} contents judged", args.seeds, args.seed);
+        return ExitCode::SUCCESS;
+    }
+    println!("{} seeds failed: {failed:?}", failed.len());
+    ExitCode::FAILURE
+}
+
+/// Runs all seeds, or until one fails, and prints what is to be printed of each.
+fn run_all(args: &Args, keep: &Keep) -> Totals {
     let (switches, tail) = (args.switches(), args.tail);
     let with_log = args.verbose || args.seeds == 1;
     let threads = args.threads.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
-    let keep: Keep = args.keep.clone().map(|keep| keep.into_iter().collect());
-    let mut failed = Vec::new();
-    let mut judged = 0;
-    let mut excuses = Excuses::default();
-    let mut coverage = Table::default();
+    let mut totals = Totals::default();
     let next = AtomicU64::new(args.seed);
     let end = args.seed + args.seeds;
     let (sender, reports) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..threads.min(args.seeds as usize) {
-            let (sender, next, keep) = (sender.clone(), &next, &keep);
+            let (sender, next) = (sender.clone(), &next);
             scope.spawn(move || loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
                 if seed >= end {
@@ -93,15 +128,12 @@ fn main() -> ExitCode {
             early.insert(report.seed, report);
             while let Some(report) = early.remove(&due) {
                 due += 1;
-                judged += report.judged;
-                excuses.add(&report.excuses);
-                coverage.add(&report.coverage);
+                totals.add(&report);
                 if with_log {
                     println!("{report}");
                 }
                 if report.failure.is_some() {
-                    print_failure(&args, &keep, &report);
-                    failed.push(report.seed);
+                    print_failure(args, keep, &report);
                     if !args.keep_going {
                         next.store(end, Ordering::Relaxed);
                         return;
@@ -110,19 +142,7 @@ fn main() -> ExitCode {
             }
         }
     });
-    if args.seeds > 1 {
-        print!("{excuses}{coverage}");
-        // Without all faults, empty cells are expected.
-        if args.faults == FaultSwitches::all() {
-            print!("{}", coverage.empty_cells());
-        }
-    }
-    if failed.is_empty() {
-        println!("{} seeds from {}: all fine, {judged} contents judged", args.seeds, args.seed);
-        return ExitCode::SUCCESS;
-    }
-    println!("{} seeds failed: {failed:?}", failed.len());
-    ExitCode::FAILURE
+    totals
 }
 
 fn print_failure(args: &Args, keep: &Keep, report: &Report) {

@@ -34,12 +34,13 @@ impl NetPlan {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TroubleId(pub u64);
 
+/// One kind of connection between two nodes takes longer in one direction.
 #[derive(Debug)]
-struct Spike {
-    from: usize,
-    to: usize,
-    lane: Lane,
-    extra: Duration,
+pub struct Spike {
+    pub from: usize,
+    pub to: usize,
+    pub lane: Lane,
+    pub extra: Duration,
 }
 
 #[derive(Debug)]
@@ -171,8 +172,8 @@ impl Net {
         self.cuts.get(&id).is_some_and(|cut| cut.side[one] != cut.side[other])
     }
 
-    pub fn delay(&mut self, id: TroubleId, from: usize, to: usize, lane: Lane, extra: Duration) {
-        self.spikes.insert(id, Spike { from, to, lane, extra });
+    pub fn delay(&mut self, id: TroubleId, spike: Spike) {
+        self.spikes.insert(id, spike);
     }
 
     /// Ends a cut or a delay; false if it had ended before.

@@ -14,7 +14,7 @@ mod turns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_core::io::{attach, Event, FoldId, Input, Output, SendId};
+use hoplite_core::io::{attach, Event, Input, Output, SendId};
 use hoplite_core::{Config, Core};
 use hoplite_types::peer::{PeerMessage, Seal};
 use hoplite_types::{CopyId, NodeId, Shard, TransferId};
@@ -23,7 +23,7 @@ use crate::names::{address, incarnation, index_of};
 use crate::queue::Queue;
 use crate::world::WALL_MS;
 use clients::Answer;
-use streams::DataPlane;
+use streams::{DataPlane, Folding, Outgoing, Receiving};
 
 pub(crate) use turns::{least, Turn};
 
@@ -254,14 +254,16 @@ impl Bare {
             Output::Abort { copy } => self.abort(index, copy),
             Output::Close { copy } => self.close(index, copy),
             Output::Receive { transfer, from, copy, offset } => {
-                self.receive(index, transfer, from, copy, offset);
+                self.receive(index, transfer, Receiving::Copy { from, copy, offset });
             }
             Output::StopReceive { transfer } => self.stop_receive(index, transfer),
             Output::Send { send, to, transfer, copy, offset, .. } => {
-                self.send(index, send, (to, transfer), copy, offset);
+                self.send(index, send, Outgoing { to, transfer, copy, offset });
             }
             Output::StopSend { send } => self.stop_send(index, send),
-            Output::Fold { fold, out, rule, inputs } => self.fold(index, fold, out, rule, inputs),
+            Output::Fold { fold, out, rule, inputs } => {
+                self.fold(index, fold, Folding::new(out, rule), inputs);
+            }
             Output::AmendFold { fold, rule, added } => self.amend_fold(index, fold, rule, added),
             Output::StopFold { fold } => self.stop_fold(index, fold),
             // Bytes are not simulated, only the ends of streams.
@@ -313,6 +315,3 @@ impl Links {
         Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s)) as u64)
     }
 }
-
-/// The id of a fold, for `streams`.
-type Fold = FoldId;

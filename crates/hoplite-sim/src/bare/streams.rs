@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hoplite_core::io::{Broken, FoldInputs, FoldRule, Input, SendId};
+use hoplite_core::io::{Broken, FoldId, FoldInputs, FoldRule, Input, SendId};
 use hoplite_types::peer::Seal;
 use hoplite_types::{CopyId, NodeId, TransferId};
 
-use super::{Bare, BareEvent, Fold};
+use super::{Bare, BareEvent};
 use crate::names::index_of;
 
 #[derive(Default)]
@@ -27,17 +27,33 @@ struct Sending {
     over: Option<Result<(), Broken>>,
 }
 
-enum Receiving {
-    Copy { from: NodeId, copy: CopyId, offset: u64 },
-    Fold { fold: Fold, from: NodeId },
+/// A stream that a core wants to begin.
+pub(super) struct Outgoing {
+    pub to: NodeId,
+    pub transfer: TransferId,
+    pub copy: CopyId,
+    pub offset: u64,
 }
 
-struct Folding {
+/// What a stream brings bytes for.
+pub(super) enum Receiving {
+    Copy { from: NodeId, copy: CopyId, offset: u64 },
+    Fold { fold: FoldId, from: NodeId },
+}
+
+pub(super) struct Folding {
     out: CopyId,
     rule: FoldRule,
     sources: Vec<CopyId>,
     /// Streams that have not ended.
     streams: Vec<TransferId>,
+}
+
+impl Folding {
+    /// A fold without inputs.
+    pub fn new(out: CopyId, rule: FoldRule) -> Self {
+        Folding { out, rule, sources: Vec::new(), streams: Vec::new() }
+    }
 }
 
 /// The data plane of one node.
@@ -46,7 +62,7 @@ pub(super) struct DataPlane {
     copies: BTreeMap<CopyId, Held>,
     sends: BTreeMap<SendId, Sending>,
     receives: BTreeMap<TransferId, Receiving>,
-    folds: BTreeMap<Fold, Folding>,
+    folds: BTreeMap<FoldId, Folding>,
 }
 
 impl DataPlane {
@@ -91,14 +107,8 @@ impl Bare {
         sends.into_iter().for_each(|send| self.break_send(index, send));
     }
 
-    pub(super) fn send(
-        &mut self,
-        index: usize,
-        send: SendId,
-        (to, transfer): (NodeId, TransferId),
-        copy: CopyId,
-        offset: u64,
-    ) {
+    pub(super) fn send(&mut self, index: usize, send: SendId, outgoing: Outgoing) {
+        let Outgoing { to, transfer, copy, offset } = outgoing;
         let (now, there) = (self.now(), index_of(to.addr));
         let bytes = self.hosts[index].data_plane.size(copy) - offset;
         let takes = self.links.takes(bytes);
@@ -154,15 +164,8 @@ impl Bare {
         self.feed(index, Input::SendEnded { send, outcome });
     }
 
-    pub(super) fn receive(
-        &mut self,
-        index: usize,
-        transfer: TransferId,
-        from: NodeId,
-        copy: CopyId,
-        offset: u64,
-    ) {
-        self.data_plane(index).receives.insert(transfer, Receiving::Copy { from, copy, offset });
+    pub(super) fn receive(&mut self, index: usize, transfer: TransferId, receiving: Receiving) {
+        self.data_plane(index).receives.insert(transfer, receiving);
     }
 
     pub(super) fn stop_receive(&mut self, index: usize, transfer: TransferId) {
@@ -199,13 +202,13 @@ impl Bare {
         }
     }
 
-    pub(super) fn fold(&mut self, index: usize, fold: Fold, out: CopyId, rule: FoldRule, inputs: FoldInputs) {
-        let folding = Folding { out, rule, sources: Vec::new(), streams: Vec::new() };
+    pub(super) fn fold(&mut self, index: usize, fold: FoldId, folding: Folding, inputs: FoldInputs) {
+        let rule = folding.rule;
         self.data_plane(index).folds.insert(fold, folding);
         self.amend_fold(index, fold, rule, inputs);
     }
 
-    pub(super) fn amend_fold(&mut self, index: usize, fold: Fold, rule: FoldRule, added: FoldInputs) {
+    pub(super) fn amend_fold(&mut self, index: usize, fold: FoldId, rule: FoldRule, added: FoldInputs) {
         let plane = self.data_plane(index);
         let Some(folding) = plane.folds.get_mut(&fold) else { return };
         folding.rule = rule;
@@ -217,7 +220,7 @@ impl Bare {
         self.end_fold_if_done(index, fold);
     }
 
-    pub(super) fn stop_fold(&mut self, index: usize, fold: Fold) {
+    pub(super) fn stop_fold(&mut self, index: usize, fold: FoldId) {
         let plane = self.data_plane(index);
         if plane.folds.remove(&fold).is_some() {
             plane.receives.retain(|_, to| !matches!(to, Receiving::Fold { fold: of, .. } if *of == fold));
@@ -225,7 +228,7 @@ impl Bare {
         }
     }
 
-    fn end_fold_if_done(&mut self, index: usize, fold: Fold) {
+    fn end_fold_if_done(&mut self, index: usize, fold: FoldId) {
         let plane = self.data_plane(index);
         let Some(folding) = plane.folds.get(&fold) else { return };
         let sealed = folding.sources.iter().all(|source| plane.is_sealed(*source));

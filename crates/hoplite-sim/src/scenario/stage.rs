@@ -203,20 +203,49 @@ impl Stage {
         names.iter().map(|name| self.id(name)).collect()
     }
 
-    fn start(&mut self, node: usize, name: &str, spec: Spec, within: Option<Duration>) -> Result<(), String> {
+    /// Starts a task of the node's client. `about` names it for later commands.
+    fn start(
+        &mut self,
+        node: usize,
+        about: &str,
+        spec: Spec,
+        within: Option<Duration>,
+    ) -> Result<(), String> {
+        let is_put = matches!(spec, Spec::Put { .. } | Spec::PutSmall { .. });
         let mut task = Task::new(self.client(node)?, spec).may_fail(&FAILURES);
         task.timeout = within;
         let id = self.world.plan_task(self.world.now(), task);
-        self.last.insert(name.to_owned(), id);
+        self.last.insert(about.to_owned(), id);
+        if is_put {
+            self.puts.insert(about.to_owned(), id);
+        }
         Ok(())
     }
 
-    fn last(&self, name: &str) -> Result<TaskId, String> {
-        self.last.get(name).copied().ok_or_else(|| format!("no task about {name}"))
+    fn give(&mut self, command: Command) -> Result<(), String> {
+        match command {
+            Command::Resume { name } => {
+                let put = self.puts.get(&name).ok_or_else(|| format!("{name} is not being put"))?;
+                self.world.resume(*put);
+            }
+            Command::Cancel { name } => {
+                let task = self.last.get(&name).ok_or_else(|| format!("no task about {name}"))?;
+                self.world.plan_cancel(self.world.now(), *task);
+            }
+            Command::KillClient { node } => {
+                let client = self.client(node)?;
+                self.world.kill_client(client, false);
+            }
+            Command::Kill { node } => self.world.kill_node(node, false),
+            Command::Restart { node } => self.world.restart_node(node),
+            Command::Run { .. } | Command::Show { .. } => unreachable!("the caller does it"),
+            call => return self.call(call),
+        }
+        Ok(())
     }
 
-    fn give(&mut self, command: Command) -> Result<(), String> {
-        let now = self.world.now();
+    /// A client calls its node.
+    fn call(&mut self, command: Command) -> Result<(), String> {
         match command {
             Command::Put { node, name, size, dtype, small, options } => {
                 let id = self.id(&name);
@@ -227,10 +256,7 @@ impl Stage {
                     true => Spec::PutSmall { id, size, dtype, variant: 0 },
                     false => put_spec(id, size, dtype, &options),
                 };
-                self.start(node, &name, spec, options.within)?;
-                let put = self.last(&name)?;
-                self.puts.insert(name, put);
-                Ok(())
+                self.start(node, &name, spec, options.within)
             }
             Command::Get { node, name, options } => {
                 let Options { partial, unless_lost: fail_if_lost, held: hold, within, .. } = options;
@@ -241,88 +267,55 @@ impl Stage {
                 let ids = self.ids(&names);
                 self.start(node, "delete", Spec::Delete { ids }, options.within)
             }
-            Command::Reduce { node, target, op, num_objects, names, options } => {
-                let spec = self.reduce_spec(&target, op, num_objects, &names, &options)?;
-                self.start(node, &target, spec, options.within)
+            Command::Reduce { node, target: name, op, num_objects, names, options } => {
+                let (target, sources) = (self.id(&name), self.ids(&names));
+                let Options { fixed, to_sources, .. } = options;
+                let spec = Spec::Reduce { target, sources, num_objects, op, fixed, to_sources };
+                self.expect_target(&spec, &options)?;
+                self.start(node, &name, spec, options.within)
             }
             Command::Wait { node, count, names, options } => {
-                let ids = self.ids(&names);
-                self.start(
-                    node,
-                    "wait",
-                    Spec::Wait { ids, count, fail_if_lost: options.unless_lost },
-                    options.within,
-                )
+                let spec = Spec::Wait { ids: self.ids(&names), count, fail_if_lost: options.unless_lost };
+                self.start(node, "wait", spec, options.within)
             }
             Command::Prefetch { node, names } => {
-                let ids = self.ids(&names);
-                self.start(node, "prefetch", Spec::Prefetch { ids, nodes: Vec::new() }, None)
+                let spec = Spec::Prefetch { ids: self.ids(&names), nodes: Vec::new() };
+                self.start(node, "prefetch", spec, None)
             }
             Command::Locate { node, name } => {
                 let id = self.id(&name);
                 self.start(node, "locate", Spec::Locate { id }, None)
             }
             Command::Status { node } => self.start(node, "status", Spec::Status, None),
-            Command::Resume { name } => {
-                let put = self.puts.get(&name).ok_or_else(|| format!("{name} is not being put"))?;
-                self.world.resume(*put);
-                Ok(())
-            }
-            Command::Cancel { name } => {
-                let task = self.last(&name)?;
-                self.world.plan_cancel(now, task);
-                Ok(())
-            }
-            Command::KillClient { node } => {
-                let client = self.client(node)?;
-                self.world.kill_client(client, false);
-                Ok(())
-            }
-            Command::Kill { node } => {
-                self.world.kill_node(node, false);
-                Ok(())
-            }
-            Command::Restart { node } => {
-                self.world.restart_node(node);
-                Ok(())
-            }
-            Command::Run { .. } | Command::Show { .. } => unreachable!("{command:?} has no effect here"),
+            other => unreachable!("{other:?} is no call"),
         }
     }
 
-    fn reduce_spec(
-        &mut self,
-        target: &str,
-        op: hoplite_types::Op,
-        num_objects: u32,
-        names: &[String],
-        options: &Options,
-    ) -> Result<Spec, String> {
-        let sources = self.ids(names);
+    /// Tells the model of a reduction's target, if it does not know it yet.
+    fn expect_target(&mut self, reduction: &Spec, options: &Options) -> Result<(), String> {
+        let Spec::Reduce { target, sources, num_objects, op, fixed, .. } = reduction else {
+            unreachable!("only reductions have targets")
+        };
         let known = sources.iter().find_map(|id| Some((self.world.model.dtype(*id)?, *id)));
         let (dtype, size) = match (known, options.dtype) {
             (Some((dtype, like)), _) => {
                 (dtype, self.world.model.size(like).or_else(|| self.world.put_size(like)).unwrap_or(0))
             }
             (None, Some(dtype)) => (dtype, options.size),
-            (None, None) => {
-                return Err("a reduction of what is not there yet needs dtype= and size=".to_owned())
-            }
+            (None, None) => return Err("no source exists yet: dtype= and size= are missing".to_owned()),
         };
-        let target = self.id(target);
-        let Options { fixed, to_sources, .. } = *options;
-        if !self.world.model.knows(target) {
+        if !self.world.model.knows(*target) {
             let origin = Origin::Reduction {
                 sources: sources.clone(),
-                num_objects: num_objects as usize,
-                op,
+                num_objects: *num_objects as usize,
+                op: *op,
                 dtype,
                 size,
-                fixed,
+                fixed: *fixed,
             };
-            self.world.model.add(target, origin);
+            self.world.model.add(*target, origin);
         }
-        Ok(Spec::Reduce { target, sources, num_objects, op, fixed, to_sources })
+        Ok(())
     }
 
     /// Deletes everything. An error if anything is left.

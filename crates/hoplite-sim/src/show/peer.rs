@@ -5,6 +5,8 @@ use hoplite_types::peer::{
     Verdict,
 };
 
+use hoplite_types::ReductionId;
+
 use super::flag;
 use crate::names::{node, Names};
 
@@ -29,13 +31,13 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
             format!("assign r{} {}", reduction.number, show_assignment(names, assignment))
         }
         PeerMessage::SlotFailed { reduction, slot, attempt, failure } => {
-            format!("slot failed r{} slot {slot} attempt {attempt} {failure:?}", reduction.number)
+            format!("{} {failure:?}", show_slot("slot failed", reduction, *slot, *attempt))
         }
         PeerMessage::SlotHeld { reduction, slot, attempt } => {
-            format!("slot held r{} slot {slot} attempt {attempt}", reduction.number)
+            show_slot("slot held", reduction, *slot, *attempt)
         }
         PeerMessage::RootDone { reduction, slot, attempt } => {
-            format!("root done r{} slot {slot} attempt {attempt}", reduction.number)
+            show_slot("root done", reduction, *slot, *attempt)
         }
         PeerMessage::Commit { reduction, attempt, sources, .. } => {
             format!("commit r{} attempt {attempt} {}", reduction.number, names.objects(sources))
@@ -60,18 +62,20 @@ pub fn message(names: &mut Names, message: &PeerMessage) -> String {
         PeerMessage::Inventory { page, unchanged, next, .. } => inventory(names, page, unchanged.len(), next),
         PeerMessage::DeletionAck { id } => format!("deletion of {} acknowledged", names.object(*id)),
         PeerMessage::SlotNeedsSpace { reduction, slot, attempt } => {
-            format!("slot needs space r{} slot {slot} attempt {attempt}", reduction.number)
+            show_slot("slot needs space", reduction, *slot, *attempt)
         }
         PeerMessage::ReleaseSlot { reduction, slot, attempt } => {
-            format!("release slot r{} slot {slot} attempt {attempt}", reduction.number)
+            show_slot("release slot", reduction, *slot, *attempt)
         }
-        PeerMessage::Preempt { reduction, slot, attempt } => {
-            format!("preempt r{} slot {slot} attempt {attempt}", reduction.number)
-        }
+        PeerMessage::Preempt { reduction, slot, attempt } => show_slot("preempt", reduction, *slot, *attempt),
         PeerMessage::Goodbye => "goodbye".to_owned(),
         PeerMessage::Check { transfer } => format!("check t{}", transfer.0),
         PeerMessage::Checked { transfer, watermark } => format!("checked t{} {watermark} B", transfer.0),
     }
+}
+
+fn show_slot(what: &str, reduction: &ReductionId, slot: u32, attempt: u32) -> String {
+    format!("{what} r{} slot {slot} attempt {attempt}", reduction.number)
 }
 
 fn inventory(names: &mut Names, page: &InventoryPage, unchanged: usize, next: &Option<Cursor>) -> String {

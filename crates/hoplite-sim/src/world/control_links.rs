@@ -15,6 +15,7 @@ use hoplite_types::NodeId;
 
 use super::outputs::is_noise;
 use super::{note, tell, Place, World};
+use crate::coverage::Reading;
 use crate::event::SimEvent;
 use crate::fault::Lane;
 use crate::names::{index_of, node as name};
@@ -277,8 +278,8 @@ impl World {
         let (from, to) = (link.from_id, link.to);
         match self.place_of(to).filter(|_| self.control_links.heard.get(&(from, to)) == Some(&id)) {
             Some(place) => {
-                let when = [queued.said, self.queue.now()];
-                self.coverage.on_read(from, to, &queued.message, when, id.0);
+                let reading = Reading { from, to, said: queued.said, now: self.queue.now(), line: id.0 };
+                self.coverage.on_read(&queued.message, reading);
                 self.deliver_control(place, from, to, queued.message);
             }
             None => self.lose(id, &queued.message),

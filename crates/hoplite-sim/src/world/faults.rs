@@ -10,7 +10,7 @@ use super::{tell, Place, World};
 use crate::event::{Relief, SimEvent};
 use crate::fault::{Fault, Kind, When, Whom};
 use crate::names::{index_of, node as name};
-use crate::net::TroubleId;
+use crate::net::{Spike, TroubleId};
 
 /// How long kernels keep a connection whose other side does not answer.
 pub(super) const KERNEL_PATIENCE: Duration = Duration::from_secs(5);
@@ -81,8 +81,8 @@ impl World {
         }
     }
 
-    /// A stream has delivered `at` of `size` bytes. It may trigger a fault.
-    pub(super) fn set_off_by_stream(&mut self, first: bool, from: usize, to: usize, at: u64, size: u64) {
+    /// A stream begins (`at` is 0), or has delivered `at` of `size` bytes. It may trigger a fault.
+    pub(super) fn set_off_by_stream(&mut self, from: usize, to: usize, at: u64, size: u64) {
         if self.faults.armed.is_empty() {
             return;
         }
@@ -93,7 +93,7 @@ impl World {
             if now < after {
                 return true;
             }
-            armed.seen += u32::from(first);
+            armed.seen += u32::from(at == 0);
             let due = armed.seen > nth && at * 100 >= size * percent;
             if due {
                 struck.push(armed.fault.clone().between(from, to));
@@ -162,7 +162,7 @@ impl World {
             Fault::Delay { from, to, lane, extra, time } => {
                 let id = self.new_trouble();
                 tell!(self, "{lane:?} from n{} to n{} takes {extra:?} longer", from + 1, to + 1);
-                self.net.delay(id, from, to, lane, extra);
+                self.net.delay(id, Spike { from, to, lane, extra });
                 self.relieve_after(time, Relief::Net(id));
             }
             Fault::Slow { node, lag, factor, time } => {

@@ -76,11 +76,7 @@ impl World {
         if self.fails_to_dial(place, to) {
             return self.begin_in_vain(place, send, flow, copy);
         }
-        // Half of the streams find an idle connection.
-        let dial = match self.net.rng(place.index, there).percent(50) {
-            true => self.net.round_trip(place.index, there),
-            false => Duration::ZERO,
-        };
+        let dial = self.bulk_dial_time(place.index, there);
         let under_way = self.net.under_way(place.index, there, Lane::Bulk);
         let head_at = self.after(dial + under_way);
         self.flows.insert(
@@ -116,7 +112,15 @@ impl World {
         } else {
             self.queue.push(head_at, SimEvent::Flow { flow, event: FlowEvent::Reset });
         }
-        self.set_off_by_stream(true, place.index, there, 0, size);
+        self.set_off_by_stream(place.index, there, 0, size);
+    }
+
+    /// How long a stream waits for its connection. Half of the streams find an idle one.
+    fn bulk_dial_time(&mut self, from: usize, to: usize) -> Duration {
+        match self.net.rng(from, to).percent(50) {
+            true => self.net.round_trip(from, to),
+            false => Duration::ZERO,
+        }
     }
 
     /// Whether the dial for this stream fails.
@@ -162,7 +166,7 @@ impl World {
         if held.stage == Stage::Aborted {
             return self.end_send(place, send_id, Err(Broken));
         }
-        let (size, watermark, extent) = (held.extent.size, held.watermark, held.extent);
+        let (size, watermark) = (held.extent.size, held.watermark);
         let seal = match &held.stage {
             Stage::Sealed(seal) => Some(seal.clone()),
             _ => None,
@@ -175,7 +179,7 @@ impl World {
         let room = window.saturating_sub(flow.under_way);
         if at < watermark && room > 0 {
             let bytes = grain.min(watermark - at).min(room);
-            self.send_grain(place, send_id, extent, at, bytes);
+            self.send_grain(place, send_id, bytes);
         } else if let (true, Some(seal)) = (at == size, seal) {
             flow.trailer_sent = true;
             self.send_trailer(flow_id, seal);
@@ -183,21 +187,16 @@ impl World {
         }
     }
 
-    fn send_grain(
-        &mut self,
-        place: Place,
-        send_id: SendId,
-        extent: hoplite_core::io::Extent,
-        at: u64,
-        len: u64,
-    ) {
+    fn send_grain(&mut self, place: Place, send_id: SendId, len: u64) {
         let now = self.queue.now();
         let node = &mut self.nodes[place.index];
-        let bytes = node.bytes(extent, at, at + len).to_vec();
         let send = node.data_plane.sends.get_mut(&send_id).expect("stepping it");
+        let at = send.at;
+        let extent = node.data_plane.copies[&send.copy].extent;
         send.at += len;
         send.stepping = true;
         let flow_id = send.flow;
+        let bytes = node.bytes(extent, at, at + len).to_vec();
         let flow = self.flows.get_mut(&flow_id).expect("a send has its flow");
         flow.under_way += len;
         flow.in_network += len;
@@ -209,7 +208,7 @@ impl World {
         self.stats.bulk_bytes += len;
         self.queue.push(arrived, SimEvent::Flow { flow: flow_id, event: FlowEvent::Bytes { at, bytes } });
         self.queue.push(sent, SimEvent::SendStep { place, send: send_id });
-        self.set_off_by_stream(false, place.index, there, at + len, extent.size);
+        self.set_off_by_stream(place.index, there, at + len, extent.size);
     }
 
     fn send_trailer(&mut self, flow_id: FlowId, seal: Seal) {

@@ -24,14 +24,8 @@ impl Node {
 }
 
 impl World {
-    pub(super) fn start_fold(
-        &mut self,
-        place: Place,
-        fold: FoldId,
-        out: CopyId,
-        rule: FoldRule,
-        inputs: FoldInputs,
-    ) {
+    pub(super) fn start_fold(&mut self, place: Place, fold: FoldId, job: Fold, inputs: FoldInputs) {
+        let (out, rule) = (job.out, job.rule);
         note!(self, "{} folds {inputs:?} into c{} as {}, {rule:?}", self.name(place), out.0, fold.0);
         if let Err(why) = self.claim(place, out) {
             return self.violate(why);
@@ -40,15 +34,6 @@ impl World {
             let what = format!("{} folds into c{}, which has bytes already", self.name(place), out.0);
             return self.violate(what);
         }
-        let job = Fold {
-            out,
-            rule,
-            sources: Vec::new(),
-            streams: Vec::new(),
-            begun: 0,
-            published: 0,
-            broken: false,
-        };
         self.nodes[place.index].data_plane.folds.insert(fold, job);
         self.add_inputs(place, fold, inputs);
     }

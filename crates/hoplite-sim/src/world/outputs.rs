@@ -8,7 +8,7 @@ use hoplite_types::{CopyId, NodeId, ObjectId, TransferId};
 
 use super::flows::Outgoing;
 use super::{note, tell, Place, World};
-use crate::data_plane::{Receive, Stage};
+use crate::data_plane::{Fold, Receive, Stage};
 use crate::event::SimEvent;
 use crate::fault::Lane;
 use crate::names::{index_of, node as name};
@@ -45,14 +45,17 @@ impl World {
             Output::Removed { object } => self.remove(place, object),
             Output::Close { copy } => self.close(place, copy),
             Output::Receive { transfer, from, copy, offset } => {
-                self.receive(place, transfer, from, copy, offset);
+                let last_byte = self.queue.now();
+                self.receive(place, transfer, Receive { from, copy, at: offset, flow: None, last_byte });
             }
             Output::StopReceive { transfer } => self.stop_receive(place, transfer),
             Output::Send { send, to, transfer, copy, offset, group, .. } => {
                 self.start_send(place, Outgoing { send, to, transfer, copy, offset, group });
             }
             Output::StopSend { send } => self.stop_send(place, send),
-            Output::Fold { fold, out, rule, inputs } => self.start_fold(place, fold, out, rule, inputs),
+            Output::Fold { fold, out, rule, inputs } => {
+                self.start_fold(place, fold, Fold::new(out, rule), inputs);
+            }
             Output::AmendFold { fold, rule, added } => self.amend_fold(place, fold, rule, added),
             Output::StopFold { fold } => self.stop_fold(place, fold),
         }
@@ -305,11 +308,12 @@ impl World {
         }
     }
 
-    fn receive(&mut self, place: Place, transfer: TransferId, from: NodeId, copy: CopyId, offset: u64) {
-        note!(self, "{} expects t{} from {} into c{}", self.name(place), transfer.0, name(from), copy.0);
+    fn receive(&mut self, place: Place, transfer: TransferId, receive: Receive) {
+        let (copy, at, from) = (receive.copy, receive.at, name(receive.from));
+        note!(self, "{} expects t{} from {from} into c{}", self.name(place), transfer.0, copy.0);
         self.with_copy(place, copy, "receives into", |held| {
-            if held.stage != Stage::Writing || held.watermark != offset {
-                return Err(format!("from {offset} B into {held:?}"));
+            if held.stage != Stage::Writing || held.watermark != at {
+                return Err(format!("from {at} B into {held:?}"));
             }
             held.jobs += 1;
             held.received = true;
@@ -320,8 +324,7 @@ impl World {
             let what = format!("{} receives twice into c{}", self.name(place), copy.0);
             return self.violate(what);
         }
-        let last_byte = self.queue.now();
-        plane.receives.insert(transfer, Receive { from, copy, at: offset, flow: None, last_byte });
+        plane.receives.insert(transfer, receive);
         self.watch_stream(place, transfer);
         self.judge_edge(place, transfer, copy);
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hoplite_core::io::ClientId;
 use hoplite_types::client::{Reply, Request};
-use hoplite_types::{Blob, CopyId, Error, ErrorKind, ObjectId};
+use hoplite_types::{Blob, CopyId, Error, ErrorKind, Header, ObjectId};
 
 use super::{note, World};
 use crate::data_plane::Stage;
@@ -198,10 +198,7 @@ impl World {
                 Reply::View { copy, sealed, size, header: found, .. },
                 Spec::Get { id: object, hold, partial, .. },
             ) => {
-                if self.model.knows(object) && found != header(self.model.dtype(object), size) {
-                    let text = self.names.object(object);
-                    self.violate(format!("{text} came with the header {found:?} for {size} B"));
-                }
+                self.judge_header(object, &found, size);
                 if sealed {
                     self.judge_existence(id, object);
                     self.judge_view(self.sessions[&client].place, client, object, copy);
@@ -216,14 +213,7 @@ impl World {
                 }
             }
             (Reply::Reduced { sources }, Spec::Reduce { target, .. }) => {
-                if !self.model.was_sealed_over(target, &sources) {
-                    let what =
-                        format!("a reduction to {target} is told of sources that nobody sealed: {sources:?}");
-                    self.violate(what);
-                }
-                self.judge_existence(id, target);
-                self.judge_making(id, target);
-                self.end_task(id, Outcome::Reduced);
+                self.on_reduced(id, target, &sources)
             }
             (Reply::Done, spec) => {
                 if let Spec::Delete { .. } | Spec::DeleteMany { .. } = &spec {
@@ -254,6 +244,24 @@ impl World {
         }
     }
 
+    /// The header of a view must be the one with which the object was made.
+    fn judge_header(&mut self, object: ObjectId, found: &Header, size: u64) {
+        if self.model.knows(object) && *found != header(self.model.dtype(object), size) {
+            let text = self.names.object(object);
+            self.violate(format!("{text} came with the header {found:?} for {size} B"));
+        }
+    }
+
+    fn on_reduced(&mut self, id: TaskId, target: ObjectId, sources: &[ObjectId]) {
+        if !self.model.was_sealed_over(target, sources) {
+            let what = format!("a reduction to {target} is told of sources that nobody sealed: {sources:?}");
+            self.violate(what);
+        }
+        self.judge_existence(id, target);
+        self.judge_making(id, target);
+        self.end_task(id, Outcome::Reduced);
+    }
+
     fn step_after(&mut self, id: TaskId, delay: Duration) {
         self.queue.push(self.after(delay), SimEvent::Task { task: id, event: TaskEvent::Step });
     }
@@ -275,7 +283,7 @@ impl World {
         if at < stop {
             let to = (at + piece).min(stop);
             let content = self.model.put_content(object, size, variant);
-            self.write_bytes(client, copy, &content, at, to);
+            self.write_bytes(client, copy, at, &content[at as usize..to as usize]);
             self.set_phase(id, Phase::Writing { copy, at: to });
             return self.step_after(id, pause);
         }
@@ -298,7 +306,8 @@ impl World {
         self.set_phase(id, Phase::Calling { call, timed });
     }
 
-    fn write_bytes(&mut self, client: ClientId, copy: CopyId, content: &[u8], at: u64, to: u64) {
+    fn write_bytes(&mut self, client: ClientId, copy: CopyId, at: u64, piece: &[u8]) {
+        let to = at + piece.len() as u64;
         let place = self.sessions[&client].place;
         let node = &mut self.nodes[place.index];
         let Some(held) = node.data_plane.copies.get_mut(&copy) else {
@@ -306,7 +315,7 @@ impl World {
         };
         held.watermark = to;
         let (extent, wanted) = (held.extent, std::mem::take(&mut held.wanted));
-        node.bytes_mut(extent, at, to).copy_from_slice(&content[at as usize..to as usize]);
+        node.bytes_mut(extent, at, to).copy_from_slice(piece);
         self.wake_followers(place, copy);
         if wanted {
             self.send_call(client, 0, Request::Progress { copy, watermark: to });
