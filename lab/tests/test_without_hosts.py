@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from lab import applications as programs
 from lab import bench_applications, bench_scale, interleave, memory, page, report, results, soak, systems
 from lab import scale as operations
 from lab.applications import Application, ProgramFailed
@@ -214,8 +213,6 @@ def test_applications_beside_ray_alone_and_groups(folder: Path, monkeypatch: pyt
     ticks = iter((busy, busy) for busy in range(100))
     monkeypatch.setattr(bench_applications, "busy_and_idle", lambda: next(ticks))
     monkeypatch.setattr(bench_applications, "joined", lambda name: results.joined(name, folder))
-    # Other programs change the machine's free memory.
-    monkeypatch.setattr(programs, "settle", lambda: None)
     words = ["applications", "--only", "sync-resnet50", "impala", "--runs", "2", "--figures", str(folder)]
     monkeypatch.setattr("sys.argv", words)
     bench_applications.main()
