@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_types::client::Gauge;
+use hoplite_types::limits::DIAL_BACKOFF_MAX;
 use hoplite_types::peer::PeerMessage;
 use hoplite_types::NodeId;
 use tokio::sync::mpsc;
@@ -41,9 +42,6 @@ pub const CONTROL_OUTBOX_BYTES_MAX: usize = 64 << 20;
 /// Pause before a peer is dialled again after the first failure; doubled with each further one. It is so short that a
 /// crashed process is detected within 50 ms, even if it does not refuse the connection at once.
 const BACKOFF_MIN: Duration = Duration::from_millis(2);
-
-/// Longest pause: how long a peer that comes back waits for this node at most.
-const BACKOFF_MAX: Duration = Duration::from_millis(640);
 
 /// A link that was up for this long counts as good: when it breaks, the peer is dialled again at once. Longer than a
 /// refusal takes.
@@ -295,6 +293,6 @@ impl Link {
 fn backoff(failures: u32) -> Duration {
     match failures {
         0 => Duration::ZERO,
-        n => BACKOFF_MIN.saturating_mul(1 << (n - 1).min(16)).min(BACKOFF_MAX),
+        n => BACKOFF_MIN.saturating_mul(1 << (n - 1).min(16)).min(DIAL_BACKOFF_MAX),
     }
 }

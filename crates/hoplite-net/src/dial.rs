@@ -2,8 +2,8 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
+use hoplite_types::limits::{BULK_DIAL_TIMEOUT, DIAL_TIMEOUT};
 use hoplite_types::peer::{BundlePart, Purpose};
 use hoplite_types::{Connections, NodeId};
 use tokio::net::TcpStream;
@@ -13,14 +13,6 @@ use crate::bundle::Bundle;
 use crate::frames::write_frame;
 use crate::shortage::Shortage;
 use crate::{hello, socket};
-
-/// How long a connection may take to be made. Three SYNs (0, 1 and 3 s) would be enough for a lossy link. But to all
-/// that wait for a host, one that is silent for this long is as good as dead.
-pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The same for bulk data: one SYN may be lost (the next follows after a second). The receiver requested the transfer
-/// a moment ago over a working connection, and another node may have the object, too.
-pub const BULK_DIAL_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Connects to `to` and sends the hello. Only a connection that stays open shows that the hello was accepted.
 ///

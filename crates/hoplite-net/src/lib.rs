@@ -53,14 +53,13 @@ pub use control_in::{ControlReaders, CONTROL_ACCEPTED_MAX};
 pub use control_out::{
     ConnectionId, ControlEvent, ControlLinks, LinkEnd, Overflow, CONTROL_OUTBOX_BYTES_MAX,
 };
-pub use dial::{dial, dial_bundle, dial_bundle_with, BULK_DIAL_TIMEOUT, DIAL_TIMEOUT};
+pub use dial::{dial, dial_bundle, dial_bundle_with};
 pub use forming::{BUNDLES_FORMING_MAX, BUNDLE_FORMING_TIMEOUT};
 pub use frames::{read_frame, read_hello, write_frame, FrameError, HELLO_BYTES_MAX};
 pub use gossip::{GossipSocket, DATAGRAM_BYTES_MAX};
 pub use hello::{admit, Refusal, HELLO_TIMEOUT};
 pub use idle_close::{CONTROL_IDLE_AFTER, CONTROL_IDLE_MAX};
-pub use link::SHORTAGE_PATIENCE;
-pub use listen::{Arrival, Listener, Meters, ADMITTING_MAX, BULK_ACCEPTED_MAX};
+pub use listen::{Arrival, Listener, Meters, ACCEPT_PAUSE, ADMITTING_MAX, BULK_ACCEPTED_MAX};
 pub use meter::{Held, Meter};
 pub use outbox::{Outbox, OutboxFull};
 pub use pool::{BulkPool, BULK_IDLE_CONNECTIONS_MAX, BULK_IDLE_MAX, BULK_IDLE_PER_PEER_MAX};

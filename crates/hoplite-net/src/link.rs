@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hoplite_types::limits::SHORTAGE_PATIENCE;
 use hoplite_types::peer::{PeerRefusal, Purpose, PEER_PROTOCOL_VERSION};
 use hoplite_types::NodeId;
 use tokio::io::AsyncWriteExt;
@@ -18,10 +19,6 @@ use crate::dial::dial;
 use crate::hello::RefusalReader;
 use crate::outbox::Outbox;
 use crate::shortage::{is_shortage, Shortage};
-
-/// How long a shortage on this host may delay a connection before its messages are dropped. Peers that wait for them
-/// ask for themselves after a second or two. Dropping makes all of those peers resync.
-pub const SHORTAGE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pauses between two tries during a shortage.
 const SHORTAGE_PAUSE_MIN: Duration = Duration::from_millis(5);

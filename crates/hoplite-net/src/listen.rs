@@ -29,7 +29,7 @@ pub const ADMITTING_MAX: usize = 256;
 pub const BULK_ACCEPTED_MAX: usize = 4096;
 
 /// Pause after a failed `accept`. It fails when descriptors have run out; some may be closed during the pause.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How many free TCP ports to try until one is free for UDP too (only if any port is allowed).
 const PORT_TRIES_MAX: usize = 32;

@@ -13,9 +13,6 @@ use crate::phases::join;
 use crate::task::{Ending, Outcome, Spec, Task, TaskId};
 use crate::world::{Clocks, Means, Plan, World};
 
-/// Grains of an object, as in `hoplite-node`'s data plane.
-const GRAINS_PER_OBJECT: u64 = 512;
-
 /// About the size of the kernel's buffers between two nodes.
 const WINDOW: u64 = 256 << 10;
 
@@ -65,9 +62,7 @@ fn plan(cluster: Cluster) -> Plan {
         // Room for a source, a partial sum and a result, of this round and of the one before.
         store_bytes: 8 * cluster.object_bytes,
         net: NetPlan::uniform(cluster.nodes, cluster.latency, cluster.bytes_per_s),
-        grain_bytes: (cluster.object_bytes / GRAINS_PER_OBJECT)
-            .clamp(limits::GRAIN_BYTES_MIN as u64, limits::GRAIN_BYTES_MAX as u64)
-            .next_multiple_of(8),
+        grain_bytes: limits::grain_bytes(cluster.object_bytes).next_multiple_of(8),
         window_bytes: WINDOW,
         fold_ahead_bytes: u64::MAX,
         striped_bytes_min: None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use hoplite_core::io::ClientId;
-use hoplite_net::{is_shortage, read_hello, FrameError, Held};
+use hoplite_net::{is_shortage, read_hello, FrameError, Held, ACCEPT_PAUSE};
 use hoplite_store::pass_fd::send_with_fd;
 use hoplite_types::client::{Answer, Call, Reply, Request, CLIENT_PROTOCOL_VERSION};
 use hoplite_types::{Error, ErrorKind};
@@ -24,9 +24,6 @@ use super::{Host, GREETING_MAX};
 /// How long a client may take to send its hello. It sends it at once, but a starved process may take surprisingly
 /// long.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Pause after a failed `accept`: descriptors have run out, and some may be closed meanwhile.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a caller may take to read its refusal, if there is no descriptor for it. Others wait behind it.
 const REFUSAL_LINGER: Duration = Duration::from_millis(100);

@@ -19,14 +19,12 @@
 //! | `receive_rate`, `send_rate` | the measured rate of a transfer, in and out |
 //! | `stall_timer` | how long a stream has brought nothing |
 //! | `disconnects` | closing idle connections of peers that are gone |
-//! | `grain` | how many new bytes are worth a wake-up |
 
 mod arrivals;
 mod completion;
 mod disconnects;
 mod fold;
 mod framing;
-mod grain;
 mod inbound;
 mod multiplex;
 mod receive;

@@ -6,14 +6,13 @@ use std::time::Instant;
 
 use hoplite_core::io::{Broken, Input, SendId};
 use hoplite_net::{dial_bundle_with, is_shortage, write_frame, BulkPool, Bundle};
-use hoplite_types::limits::GRAIN_BYTES_MAX;
+use hoplite_types::limits::{grain_bytes, GRAIN_BYTES_MAX};
 use hoplite_types::peer::{BulkFrame, BulkHead};
 use hoplite_types::{Connections, NodeId, TransferId};
 use tokio::sync::Notify;
 use tracing::{debug, info};
 
 use super::completion::Completion;
-use super::grain::grain;
 use super::send_rate::SendRate;
 use super::thread::Busy;
 use super::{Counters, Shared};
@@ -66,7 +65,7 @@ impl Send {
         let following = self.copy.follow(Arc::new(Notify::new()));
         let head = BulkHead { transfer: self.transfer, offset: self.offset, size };
         write_frame(bundle, &BulkFrame::Whole(head)).await?;
-        let grain = grain(size);
+        let grain = grain_bytes(size);
         let mut send_rate = SendRate::new(Instant::now());
         let mut at = self.offset;
         while at < size {

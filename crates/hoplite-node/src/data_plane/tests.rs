@@ -222,7 +222,7 @@ async fn a_send_follows_its_writer_and_waits_for_the_seal() {
     bench.data_plane.send(SendId(1), receiver.id, TransferId(1), copy.clone(), 0, ALONE);
     let mut stream = receiver.accept().await;
     read_frame::<BulkFrame>(&mut stream).await.unwrap();
-    let grain = super::grain::grain(SIZE as u64) as usize;
+    let grain = hoplite_types::limits::grain_bytes(SIZE as u64) as usize;
     let mut got = Vec::new();
     // Whole grains of each piece must arrive before the next piece is written; the rest arrives before the seal.
     for from in (0..SIZE).step_by(500_000) {
@@ -261,7 +261,7 @@ async fn a_send_ends_with_its_copy_its_receiver_or_an_order() {
 }
 
 #[tokio::test]
-async fn a_send_to_nobody_does_not_begin() {
+async fn a_send_to_a_dead_peer_does_not_begin() {
     let mut bench = Bench::new();
     let gone = Listening::new().await.id;
     let copy = bench.sealed(b"abc");

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use hoplite_core::io::Input;
+use hoplite_types::limits::{DIAL_BACKOFF_MAX, DIAL_TIMEOUT, SHORTAGE_PATIENCE};
 use hoplite_types::peer::{PeerMessage, Scope};
 use hoplite_types::NodeId;
 
@@ -21,19 +22,14 @@ use crate::fault::Lane;
 use crate::names::{index_of, node as name};
 use crate::show;
 
-/// Longest time of a dial.
-const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// Time after which the kernel repeats its SYN.
 const SYN_RETRY: Duration = Duration::from_secs(1);
 
 /// Pause before the next dial after a failure. It doubles with each further failure, up to a limit.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
-const BACKOFF_MAX: Duration = Duration::from_millis(640);
 
-/// Interval of tries to make a connection without a free descriptor, and the time until it is given up.
+/// Interval of tries to make a connection without a free descriptor.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(40);
-const SHORTAGE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Interval of tries to report the end of a connection across a cut.
 const FIN_RETRY: Duration = Duration::from_millis(200);
@@ -111,7 +107,7 @@ impl ControlLinks {
     fn backoff(&self, from: Place, to: NodeId) -> Duration {
         match self.failures.get(&(from, to)).copied().unwrap_or(0) {
             0 => Duration::ZERO,
-            failures => (BACKOFF_MIN * (1 << (failures - 1).min(10))).min(BACKOFF_MAX),
+            failures => (BACKOFF_MIN * (1 << (failures - 1).min(10))).min(DIAL_BACKOFF_MAX),
         }
     }
 

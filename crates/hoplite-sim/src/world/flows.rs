@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use hoplite_core::io::{Broken, Input, SendId};
+use hoplite_types::limits::BULK_DIAL_TIMEOUT;
 use hoplite_types::peer::Seal;
 use hoplite_types::{CopyId, Edition, NodeId, ObjectId, ReductionId, TransferId};
 
@@ -22,9 +23,6 @@ pub(crate) struct Outgoing {
     pub offset: u64,
     pub group: Option<ReductionId>,
 }
-
-/// Longest time until the dial of a bulk connection fails.
-const BULK_DIAL_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// One stream under way. The receiver knows of it when its head has arrived.
 #[derive(Debug)]

@@ -2,8 +2,10 @@
 
 use std::io;
 
-/// The best alignment for SIMD loads.
-const ALIGNMENT: usize = 64;
+use hoplite_types::limits;
+
+/// As for objects: SIMD loads never straddle cache lines.
+const ALIGNMENT: usize = limits::ALIGNMENT as usize;
 
 /// A buffer of unfolded bytes. They start at its (aligned) front whenever they are few.
 #[derive(Debug)]
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn it_never_holds_more_than_its_limit() {
+    fn scratch_never_holds_more_than_its_limit() {
         let mut scratch = Scratch::new(100);
         assert_eq!(fill(&mut scratch, &[1; 300]), 100);
         assert!(scratch.is_full());

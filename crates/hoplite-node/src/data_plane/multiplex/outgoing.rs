@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::{Buf, BytesMut};
 use hoplite_core::io::{Input, SendId};
 use hoplite_net::{BulkPool, Bundle};
-use hoplite_types::limits::GRAIN_BYTES_MAX;
+use hoplite_types::limits::{grain_bytes, GRAIN_BYTES_MAX};
 use hoplite_types::peer::{BulkFrame, BulkHead};
 use hoplite_types::{Connections, NodeId, TransferId};
 use hoplite_wire::encode;
@@ -24,7 +24,6 @@ use tracing::debug;
 
 use crate::copies::{Copy, Following};
 use crate::data_plane::completion::Completion;
-use crate::data_plane::grain::grain;
 use crate::data_plane::send::dial;
 use crate::data_plane::thread::Busy;
 use crate::data_plane::{Counters, Shared};
@@ -284,6 +283,6 @@ impl Stream {
     fn ready(&self) -> Option<u64> {
         let size = self.job.copy.size();
         let present = self.job.copy.watermark();
-        (present >= size.min(self.at + grain(size)) && !self.is_trailing()).then_some(present)
+        (present >= size.min(self.at + grain_bytes(size)) && !self.is_trailing()).then_some(present)
     }
 }
