@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_waits_is_there_before_any_poller_has_looked() {
+    async fn waiting_datagrams_are_received_before_a_poller_has_looked() {
         let here = GossipSocket::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let there = GossipSocket::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];

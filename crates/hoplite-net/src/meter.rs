@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_counts_until_it_is_dropped_and_the_limit_is_kept() {
+    fn a_held_place_counts_until_it_is_dropped_and_the_limit_holds() {
         let meter = Meter::new("places", 2);
         let (first, _second) = (meter.hold().unwrap(), meter.hold().unwrap());
         assert!(meter.hold().is_none());

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_finished_one_gives_out_what_waits_and_ends() {
+    async fn a_finished_outbox_gives_out_its_frames_and_ends() {
         let outbox = Outbox::new(1 << 10);
         outbox.push(&1u32).unwrap();
         outbox.finish();

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_open_bundle_is_given_out_once_to_who_wants_as_many_connections() {
+    async fn an_open_bundle_is_given_out_once_to_a_send_with_as_many_connections() {
         let (one, two) = (Connections::ONE, Connections::new(2).unwrap());
         let ((a, _in_a), (b, _in_b), (c, _in_c)) = (pair().await, pair().await, pair().await);
         let pool = BulkPool::default();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_too_many_the_oldest_is_closed() {
+    async fn the_oldest_of_too_many_bundles_is_closed() {
         let pool = BulkPool::default();
         let (first, accepted) = pair().await;
         pool.put(peer(), first.into());
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_too_many_to_all_peers_the_oldest_is_closed_whichever_thread_has_it() {
+    async fn the_oldest_of_too_many_bundles_to_all_peers_is_closed_on_any_thread() {
         let idle = Arc::new(IdleBundles::default());
         let pools = [0, 1].map(|thread| BulkPool::new(idle.clone(), thread));
         let to = |n: u16| NodeId { addr: ([127, 0, 0, 1], n).into(), incarnation: 1 };

@@ -67,7 +67,7 @@ async fn bytes_come_in_order_whatever_their_pieces() {
 }
 
 #[tokio::test]
-async fn what_is_written_together_comes_in_order() {
+async fn bytes_written_together_come_in_order() {
     for count in [1, 3] {
         let (node, mut arrivals) = listen().await;
         let mut out = dial_bundle(caller(), node, Connections::new(count).unwrap(), 1).await.unwrap();
@@ -128,7 +128,7 @@ async fn parts(node: NodeId, of: u8) -> Vec<TcpStream> {
     dialled
 }
 
-/// One connection of a bundle, said to be this one.
+/// One connection of a bundle, with this number.
 async fn part(node: NodeId, bundle: u64, number: u8, of: u8) -> TcpStream {
     say(node, Purpose::Bulk, BundlePart { bundle, number, of }).await
 }
@@ -146,7 +146,7 @@ async fn closed(mut stream: TcpStream) {
 }
 
 #[tokio::test]
-async fn numbers_that_cannot_be_are_turned_away() {
+async fn impossible_numbers_of_connections_are_turned_away() {
     let (node, mut arrivals) = listen().await;
     for (number, of) in [(0, 0), (2, 2), (255, 8), (0, 9), (0, 255)] {
         closed(part(node, 1, number, of).await).await;
@@ -180,19 +180,19 @@ async fn half_a_bundle_is_closed_after_a_while() {
         closed(half).await;
     }
     assert!(arrivals.try_recv().is_err());
-    // What comes too late begins anew, and comes to nothing either.
+    // A connection that comes too late begins a new bundle, which is closed as well.
     closed(part(node, 1, 1, 3).await).await;
     assert!(arrivals.try_recv().is_err());
 }
 
 #[tokio::test]
-async fn so_many_bundles_may_form_and_no_more() {
+async fn a_limited_number_of_bundles_may_form() {
     let (node, mut arrivals) = listen().await;
     let mut forming = Vec::new();
     for bundle in 0..BUNDLES_FORMING_MAX as u64 {
         forming.push(part(node, bundle, 0, 2).await);
     }
-    // Each is let in by a task of its own: whoever comes last may be early.
+    // Each is admitted by a task of its own, so the last caller may be early.
     let mut one_more = part(node, u64::MAX, 0, 2).await;
     forming.push(part(node, u64::MAX - 1, 0, 2).await);
     let refused = async {

@@ -190,12 +190,12 @@ async fn a_peer_that_only_closes_is_not_taken_for_gone_and_is_dialled_again() {
     let end = broken(&mut events).await;
     assert_eq!((end.node, end.gone), (node, false));
     assert!(links.on_broken(&end));
-    // Without anything to say: whether it is gone shows by whether it answers.
+    // There is nothing to send: only its answer shows whether it is gone.
     assert_eq!(control(&mut arrivals).await.0, caller());
 }
 
 #[tokio::test]
-async fn finishing_writes_what_waits() {
+async fn finishing_writes_waiting_messages() {
     let (node, mut arrivals) = listen(7).await;
     let (tx, mut events) = mpsc::channel(16);
     let mut links = ControlLinks::new(caller(), tx.clone());
@@ -235,7 +235,7 @@ async fn garbage_closes_the_connection() {
 #[tokio::test]
 async fn a_link_to_nobody_proves_it_gone_and_can_be_used_again() {
     let (nobody, arrivals) = listen(7).await;
-    // Nobody listens there any more once the socket is dropped; a bound port stays refused.
+    // Once the socket is dropped, the port stays bound and refuses connections.
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let gone = NodeId { addr: socket.local_addr().unwrap(), ..nobody };
     drop((socket, arrivals));

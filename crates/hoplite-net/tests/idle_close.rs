@@ -67,8 +67,7 @@ impl Peer {
 
 const NEVER: Duration = Duration::from_secs(60);
 
-/// One peer more than idle links are kept to, each told something; then all of them idle. The first has been for
-/// longest.
+/// One peer more than the limit of idle links. Each was sent one message, and the first link has been idle for longest.
 async fn idle_links() -> (ControlLinks, mpsc::Receiver<ControlEvent>, Vec<Peer>) {
     let (tx, events) = mpsc::channel(16);
     let mut links = ControlLinks::new(caller(), tx);
@@ -88,7 +87,7 @@ async fn idle_links() -> (ControlLinks, mpsc::Receiver<ControlEvent>, Vec<Peer>)
 }
 
 #[tokio::test]
-async fn the_one_too_many_is_closed_and_nobody_takes_it_for_a_break() {
+async fn one_link_too_many_is_closed_and_does_not_count_as_broken() {
     let (mut links, mut events, mut peers) = idle_links().await;
     links.close_idle();
     peers[0].hears_the_end().await;
@@ -96,7 +95,7 @@ async fn the_one_too_many_is_closed_and_nobody_takes_it_for_a_break() {
     assert_eq!((end.node, end.gone), (peers[0].id, false));
     assert!(!links.on_broken(&end), "it was taken for a break");
     assert_eq!(links.gauges()[0].met, 1);
-    // It is not dialled again before there is something to say.
+    // It is not dialled again before there is something to send.
     links.send(peers[0].id, &message(1)).unwrap();
     let stream = peers[0].arrival().await;
     assert!(!peers[0].readers.admit(caller(), stream));
@@ -109,7 +108,7 @@ async fn the_one_too_many_is_closed_and_nobody_takes_it_for_a_break() {
 }
 
 #[tokio::test]
-async fn what_is_said_meanwhile_is_heard_after_what_was_said_before() {
+async fn messages_sent_during_a_close_arrive_after_earlier_ones() {
     let (mut links, mut events, mut peers) = idle_links().await;
     let mut peer = peers.remove(0);
     links.close_idle();
@@ -118,7 +117,7 @@ async fn what_is_said_meanwhile_is_heard_after_what_was_said_before() {
     }
     let Some(ControlEvent::LinkBroken(end)) = events.recv().await else { panic!("no end") };
     assert!(!links.on_broken(&end), "it was taken for a break");
-    // The new connection is here before the end of the old one was heard of.
+    // The new connection is here before the end of the old one is noticed.
     let stream = peer.arrival().await;
     assert!(!peer.readers.admit(caller(), stream), "something may be lost");
     peer.hears_the_end().await;
@@ -128,7 +127,7 @@ async fn what_is_said_meanwhile_is_heard_after_what_was_said_before() {
 }
 
 #[tokio::test]
-async fn what_is_still_to_be_heard_of_a_closed_connection_is_heard() {
+async fn unread_messages_of_a_closed_connection_are_read() {
     let mut peer = Peer::new().await;
     let (tx, _events) = mpsc::channel(16);
     let mut links = ControlLinks::new(caller(), tx);

@@ -32,7 +32,7 @@ fn take_all_descriptors() -> Vec<File> {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_peer_waits_until_there_are_descriptors_again() {
+async fn messages_for_a_peer_wait_until_there_are_descriptors_again() {
     let (listener, _udp) = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let node = NodeId { addr: listener.addr(), incarnation: 7 };
     let (tx, mut arrivals) = mpsc::unbounded_channel();

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn held_it_stays_before_the_deadline_and_never_goes_back() {
+    fn a_held_clock_stays_before_the_deadline_and_never_goes_back() {
         let mut clock = Clock::new();
         let before = clock.now();
         let deadline = before + Duration::from_nanos(1);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pause_is_told_once() {
+    fn one_pause_is_reported_once() {
         let mut clock = Clock::new();
         std::thread::sleep(Duration::from_millis(20));
         let first = clock.stood_still(Duration::from_millis(1));

@@ -188,7 +188,7 @@ mod tests {
     use crate::events::tests::node;
 
     #[tokio::test]
-    async fn what_a_peer_said_first_is_told_first_to_a_node_that_is_late() {
+    async fn a_late_node_reads_messages_in_the_order_in_which_they_were_sent() {
         let (mut node, _seed, control) = node().await;
         let peer = NodeId { addr: "127.0.0.1:1".parse().unwrap(), incarnation: 1 };
         let id = ObjectId::from_name("given up");

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_nobody_can_dial_are_refused() {
+    fn addresses_that_cannot_be_dialled_are_refused() {
         assert_eq!("10.0.0.1:5".parse(), Ok(Announce::Addr("10.0.0.1:5".parse().unwrap())));
         assert_eq!("10.0.0.1".parse(), Ok(Announce::Ip("10.0.0.1".parse().unwrap())));
         for bad in ["0.0.0.0", "0.0.0.0:7420", "10.0.0.1:0", "here"] {

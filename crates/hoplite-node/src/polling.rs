@@ -47,7 +47,7 @@ mod tests {
     const LONGEST: Duration = Duration::from_secs(100);
 
     #[test]
-    fn it_polls_while_one_thing_follows_the_other() {
+    fn polling_goes_on_while_events_follow_each_other() {
         let mut polling = Polling::new(LONGEST);
         assert!(!polling.pays());
         let mut now = Instant::now();
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_turned_off() {
+    fn polling_can_be_turned_off() {
         let mut polling = Polling::new(Duration::ZERO);
         polling.happened(Instant::now());
         polling.happened(Instant::now());

@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_meets_what_its_connection_does() {
+    fn a_message_meets_the_troubles_of_its_connection() {
         let (a, b, c) = (node(0), node(1), node(2));
         let ms = Duration::from_millis;
         let id = ObjectId::from_name("x");

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_told_by_their_ids() {
+    fn members_are_known_by_their_ids() {
         assert_eq!(member(id(2, 70_000)), Some((2, 70_000)));
         assert_eq!(member(ObjectId::from_name("x")), None);
         let parts: Vec<_> = Mass { number: 1, count: 25, size: 64 }.all().split(10).collect();

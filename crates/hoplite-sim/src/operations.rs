@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_operation_is_measured_and_a_chain_takes_what_the_wire_takes() {
+    fn every_operation_is_measured_and_a_chain_takes_the_time_of_the_wire() {
         let links = Links { latency: Duration::from_micros(100), bytes_per_s: 1 << 20 };
         let setting = Setting { nodes: 5, objects: 300, collective_bytes: 1 << 20, links, repeats: 2 };
         let all = measure(setting).unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a patch says of itself before its diff.
+/// The head lines of a patch, before its diff.
 const HEADERS: [&str; 6] = ["Mistake: ", "Breaks: ", "Rule: ", "Says: ", "Faults: ", "Seeds: "];
 
 /// Fewer would not show much.
@@ -24,7 +24,7 @@ fn patches() -> Vec<PathBuf> {
 }
 
 #[test]
-fn planted_bugs_say_what_they_are() {
+fn planted_bugs_have_all_head_lines() {
     let patches = patches();
     assert!(patches.len() >= BUGS_MIN, "only {} planted bugs", patches.len());
     for patch in patches {

@@ -8,10 +8,10 @@ const SEEDS: u64 = 300;
 
 const FAULTY_SEEDS: u64 = 200;
 
-/// What only splits bring about is rare where they are one class of many.
+/// Effects of splits are rare where splits are one class of faults among many.
 const SPLIT_SEEDS: u64 = 200;
 
-/// Of the kinds of control messages, so many are said in these worlds at least; and so many meet each trouble.
+/// So many kinds of control messages are sent in these worlds at least, and so many meet each trouble.
 const KINDS_SAID: usize = 45;
 const KINDS_MET: [usize; 6] = [36, 34, 34, 16, 14, 16];
 
@@ -57,7 +57,7 @@ fn drawn_worlds_with_faults_break_no_rule() {
     assert!(members > 1000, "only {members} small objects besides");
 }
 
-/// Faults that nothing meets, or messages that are never said, prove nothing.
+/// Faults that no message meets, and messages that are never sent, prove nothing.
 fn demand_coverage(table: &Table) {
     let said = Kind::ALL.iter().filter(|kind| table.said(**kind) > 0).count();
     assert!(said >= KINDS_SAID, "only {said} of {} kinds were said:\n{table}", Kind::ALL.len());
@@ -76,7 +76,7 @@ fn drawn_worlds_that_split_break_no_rule() {
 }
 
 #[test]
-fn a_seed_tells_the_same_story_twice() {
+fn a_seed_gives_the_same_log_twice() {
     for faults in [FaultSwitches::default(), FaultSwitches::all()] {
         for seed in [1, 7, 23] {
             let (first, second) = (run_with_log(seed, faults), run_with_log(seed, faults));

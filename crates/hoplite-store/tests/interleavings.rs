@@ -15,9 +15,10 @@ use block::{ProgressBlock, State};
 use loom::model;
 use loom::thread::spawn;
 
-/// Whoever asks to be told of an advance is told, or sees it when it looks once more: else it sleeps for ever.
+/// A follower that asks to be woken by an advance is woken, or sees it when it looks once more. Else it sleeps for
+/// ever.
 #[test]
-fn an_advance_is_told_or_seen() {
+fn an_advance_wakes_or_is_seen() {
     model(|| {
         let block = Arc::new(ProgressBlock::default());
         let writer = spawn({
@@ -36,7 +37,7 @@ fn an_advance_is_told_or_seen() {
 
 /// Two advances, of which the first may have answered the question.
 #[test]
-fn one_of_two_advances_is_told_unless_the_last_is_seen() {
+fn one_of_two_advances_wakes_unless_the_last_is_seen() {
     model(|| {
         let block = Arc::new(ProgressBlock::default());
         let writer = spawn({
@@ -55,7 +56,7 @@ fn one_of_two_advances_is_told_unless_the_last_is_seen() {
     });
 }
 
-/// Who has seen a seal, or an end, sees every byte that was published before it.
+/// A reader that has seen a seal, or an end, sees every byte that was published before it.
 #[test]
 fn a_seal_is_never_seen_before_the_bytes() {
     model(|| {

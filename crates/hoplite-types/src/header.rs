@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_array_can_be_is_refused_also_if_it_is_empty() {
+    fn impossible_shapes_are_refused_even_if_empty() {
         let huge = 1 << 62;
         for shape in [&[huge, 2][..], &[0, huge, 2], &[huge, huge, 0], &[u64::MAX, 0], &[1; 65]] {
             for dtype in [None, Some(Dtype::U8)] {

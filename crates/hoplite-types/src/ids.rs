@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_are_even_also_of_ids_that_somebody_chose() {
+    fn shards_are_even_even_for_chosen_ids() {
         let chosen = (0..100_000u128).map(|number| ObjectId(number.to_be_bytes()));
         let named = (0..100_000).map(|number| ObjectId::from_name(&number.to_string()));
         for ids in [chosen.collect::<Vec<_>>(), named.collect()] {

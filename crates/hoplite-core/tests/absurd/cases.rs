@@ -47,7 +47,7 @@ fn bad_messages(at: &mut Node) -> u64 {
     gauge(at, "messages of peers that cannot be right").met
 }
 
-/// Node 2 says it; it is taken for what it is.
+/// Node 2 sends this message, which is rejected.
 fn refuse(at: &mut Node, message: PeerMessage) {
     let before = bad_messages(at);
     let what = format!("{message:?}");
@@ -86,7 +86,7 @@ fn reduction() -> ReductionId {
     ReductionId { coordinator: node(2), number: 1 }
 }
 
-/// One that a node takes: a root that waits for the stream of node 3.
+/// An assignment that a node accepts: a root that waits for the stream of node 3.
 fn assignment(slot: u32, out: ObjectId) -> SlotAssignment {
     SlotAssignment {
         slot,
@@ -131,7 +131,7 @@ fn inventory_request(shards: Vec<ShardQuery>, from: Option<Cursor>) -> PeerMessa
 }
 
 #[test]
-fn shards_that_there_are_not() {
+fn shards_that_do_not_exist() {
     let mut at = Node::new();
     let query = |number| ShardQuery { shard: Shard(number), digest: None };
     for number in [4096, u16::MAX] {
@@ -186,7 +186,7 @@ fn lists_that_are_too_long() {
 }
 
 #[test]
-fn times_that_are_nobodys() {
+fn impossible_times() {
     let mut at = Node::new();
     let late = Stamp(Stamp::LATEST.0 + 1);
     refuse(&mut at, announce(CopyReport { stamp: Some(late), ..report(100) }, None));
@@ -203,7 +203,7 @@ fn a_claim_in_the_name_of_another() {
 }
 
 #[test]
-fn slots_that_cannot_be() {
+fn impossible_slots() {
     let mut at = Node::new();
     let (out, source) = (named("out"), Source { id: named("source"), edition: EDITION });
     let good = assignment(1, out);
@@ -253,7 +253,7 @@ fn a_slot_that_becomes_another_in_one_attempt() {
 fn two_targets_of_the_same_parts() {
     let mut at = Node::new();
     at.hear(node(2), sit(allgather(1, named("one"))));
-    // The first one loses its parts, and is of no more use.
+    // The first target loses its parts, and becomes useless.
     at.hear(node(2), sit(allgather(2, named("other"))));
     assert_eq!(at.objects().len(), 3, "one target and its two parts");
     at.hear(node(2), PeerMessage::ReleaseSlots { reduction: reduction() });
@@ -308,7 +308,7 @@ fn a_pull_under_a_number_that_is_taken() {
 #[test]
 fn an_inventory_without_end() {
     let mut at = Node::new();
-    // Who comes up is asked what it has.
+    // A node that comes up is asked for its inventory.
     at.wait(Duration::from_millis(200));
     let asked = said(&at).find_map(|(to, message)| match message {
         PeerMessage::InventoryRequest { round, shards, .. } if to == node(2) => {
@@ -352,7 +352,7 @@ fn strangers_are_asked_for_nothing() {
 }
 
 #[test]
-fn nobody_waits_for_strangers_to_hear_of_a_deletion() {
+fn a_deletion_does_not_wait_for_strangers() {
     let mut at = Node::new();
     at.wait(Duration::from_secs(20));
     let id = named("x");
@@ -365,7 +365,7 @@ fn nobody_waits_for_strangers_to_hear_of_a_deletion() {
 }
 
 #[test]
-fn nobody_receives_from_itself() {
+fn a_node_does_not_receive_from_itself() {
     let mut at = Node::new();
     let asked = (0..20).find_map(|number| {
         let id = named(&number.to_string());
@@ -384,7 +384,7 @@ fn nobody_receives_from_itself() {
 }
 
 #[test]
-fn an_object_of_a_time_to_come_can_be_deleted() {
+fn an_object_with_a_stamp_in_the_future_can_be_deleted() {
     let mut at = Node::new();
     let id = named("x");
     let report = CopyReport { stamp: Some(Stamp::LATEST), ..report(100) };
@@ -411,7 +411,7 @@ fn far_too_many_prefetches() {
     assert_eq!(at.outputs.len(), 1);
 }
 
-/// Half a sum, by an id that somebody has guessed.
+/// A partial sum, by a guessed id.
 fn partial_sum() -> (ObjectId, SlotAssignment) {
     let out = ObjectId::partial_sum(reduction(), 1);
     (out, SlotAssignment { root: false, ..assignment(1, out) })
@@ -441,12 +441,12 @@ fn far_too_many_calls() {
     assert!(refused(&at));
     let Gauge { value, limit, met, .. } = gauge(&mut at, "open calls of one client");
     assert_eq!((value, limit, met), (CALLS_MAX as u64, CALLS_MAX as u64, 1));
-    // Others are not concerned, and one that ends makes space for another.
+    // Other clients are not affected, and a call that ends makes space for another.
     assert!(at.call(get(named("y"))).is_none());
     at.handle(Input::Client { client, call: u64::MAX, request: Request::Cancel { call: 7 } });
     at.handle(Input::Client { client, call: u64::MAX, request: get(named("y")) });
     assert!(!refused(&at));
-    // It is forgotten a few calls at a time, so that nobody else waits for that.
+    // Calls are forgotten a few at a time, so that no other caller waits for long.
     at.handle(Input::ClientGone { client });
     assert!(gauge(&mut at, "open calls of one client").value > 1);
     at.wait(Duration::from_secs(1));
@@ -454,7 +454,7 @@ fn far_too_many_calls() {
 }
 
 #[test]
-fn a_get_of_what_nobody_is_to_know() {
+fn a_get_of_a_partial_sum() {
     let mut at = Node::new();
     let (id, assignment) = partial_sum();
     let get = Request::Get { id, timeout_ms: Some(100), partial: false, fail_if_lost: false };
@@ -466,7 +466,7 @@ fn a_get_of_what_nobody_is_to_know() {
 }
 
 #[test]
-fn a_prefetch_of_what_nobody_is_to_know() {
+fn a_prefetch_of_a_partial_sum() {
     let mut at = Node::new();
     let (id, assignment) = partial_sum();
     let prefetch = Request::Prefetch { ids: vec![id], nodes: Vec::new() };

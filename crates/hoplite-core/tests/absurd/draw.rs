@@ -114,7 +114,7 @@ pub fn node(number: u16) -> NodeId {
     NodeId { addr: ([127, 0, 0, 1], number).into(), incarnation: 1 }
 }
 
-/// Not the one that is tested: what is said in its name is a lie.
+/// Not the tested node: messages in its name are lies.
 pub fn other_node(tape: &mut Tape) -> NodeId {
     match any_node(tape) {
         me if me == node(1) => node(2),
@@ -378,7 +378,7 @@ fn answer_of_owner(tape: &mut Tape) -> DirectoryAnswer {
     }
 }
 
-/// What `from` may say. That it lies is another matter: it says nothing in the name of others.
+/// A message that `from` may send. It may lie, but not in the name of other nodes.
 pub fn message(tape: &mut Tape, from: NodeId) -> PeerMessage {
     let transfer = |tape: &mut Tape| TransferId(tape.number());
     match tape.below(32) {

@@ -19,7 +19,7 @@ use draw::{message, other_node, request, Tape};
 use node::{Node, STORE_BYTES};
 
 fn config(cases: u32) -> ProptestConfig {
-    // The same cases on every machine; one that fails is written down as a test of its own.
+    // The same cases on every machine. A failing one becomes a test of its own.
     ProptestConfig {
         cases,
         failure_persistence: None,
@@ -28,7 +28,7 @@ fn config(cases: u32) -> ProptestConfig {
     }
 }
 
-/// One thing that happens.
+/// One event.
 fn happen(node: &mut Node, tape: &mut Tape) {
     match tape.below(16) {
         0..=7 => {
@@ -56,17 +56,17 @@ fn happen(node: &mut Node, tape: &mut Tape) {
     }
 }
 
-/// Everyone leaves, what is left is deleted, and all that is remembered for a while is past its time.
+/// All clients and members leave, the remaining objects are deleted, and all records expire.
 fn settle(node: &mut Node) {
     (0..2).for_each(|client| node.handle(Input::ClientGone { client: ClientId(client) }));
-    // Its members have answered nothing: they are dead by then.
+    // Its members have not answered, so they are dead by then.
     node.wait(Duration::from_secs(20));
     let ids = node.objects();
     assert_eq!(node.call(Request::Delete { ids, timeout_ms: None }), Some(Reply::Done));
     node.wait(Duration::from_secs(1300));
 }
 
-/// What is left takes no space from others, and nothing is under way.
+/// The state that is left takes no space from others, and nothing is under way.
 fn check_leftovers(node: &Node) {
     // Entries that a member spoke of, and copies that may go at any time.
     let is_soft = |left: &String| {
@@ -76,7 +76,7 @@ fn check_leftovers(node: &Node) {
     assert!(left.is_empty(), "{left:#?}");
 }
 
-/// All of the store can be had, and what is put can be got.
+/// The whole store can be allocated, and an object that is put can be got.
 fn check_serves(node: &mut Node) {
     let (id, header) = (ObjectId::from_name("all of the store"), Header::default());
     let size = STORE_BYTES - 64;
@@ -95,7 +95,7 @@ proptest! {
     #![proptest_config(config(300))]
 
     #[test]
-    fn nothing_that_is_said_to_a_core_harms_it(numbers in vec(any::<u64>(), 0..2000)) {
+    fn absurd_inputs_do_not_harm_a_core(numbers in vec(any::<u64>(), 0..2000)) {
         let mut node = Node::new();
         let mut tape = Tape::new(&numbers);
         while !tape.is_over() {

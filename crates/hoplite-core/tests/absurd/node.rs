@@ -27,18 +27,18 @@ pub struct Node {
     receives: BTreeMap<TransferId, CopyId>,
     sends: BTreeSet<SendId>,
     folds: BTreeMap<FoldId, CopyId>,
-    /// The last one to the client that behaves.
+    /// The last answer to the well-behaved client.
     reply: Option<Reply>,
     calls: u64,
-    /// What came of the last input, or of waiting.
+    /// The outputs of the last input, or of waiting.
     pub outputs: Vec<Output>,
 }
 
 impl Node {
-    /// It has two other members, as it takes their word for it.
+    /// It believes that it has two other members.
     pub fn new() -> Node {
         let mut config = Config::new(node(1), STORE_BYTES, 1);
-        // Nobody answers its probes; they are to live as long as messages are drawn.
+        // No probe is answered, so members are to live as long as messages are drawn.
         config.suspicion = Duration::from_secs(5);
         config.striped_bytes_min = Some(1);
         let mut fresh = Node {
@@ -123,7 +123,7 @@ impl Node {
         }
     }
 
-    /// What the client that behaves is told at once.
+    /// The answer that the well-behaved client gets at once.
     pub fn call(&mut self, request: Request) -> Option<Reply> {
         self.reply = None;
         self.calls += 1;
@@ -131,13 +131,13 @@ impl Node {
         self.reply.take()
     }
 
-    /// Those that it has copies of.
+    /// The objects that it has copies of.
     pub fn objects(&self) -> Vec<ObjectId> {
         let objects = self.copies.keys().filter_map(|&copy| self.core.identity_of(copy));
         objects.map(|(object, _)| object).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Does what the daemon does, as far as that goes by what the core says; a job that was stopped has ended.
+    /// Carries out the core's outputs as the daemon does. A job that was stopped has ended.
     fn carry_out(&mut self, output: Output) -> Option<Input> {
         self.outputs.push(output.clone());
         match output {

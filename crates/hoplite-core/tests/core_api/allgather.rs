@@ -149,9 +149,9 @@ fn the_parts_are_windows_of_the_target_and_only_the_sum_is_of_a_range() {
     participant.ends_empty();
 }
 
-/// Closing it again is no news of space, or it would be opened again at once.
+/// Closing it again must not count as new space, or it would be opened again at once.
 #[test]
-fn a_target_without_room_for_all_its_windows_waits() {
+fn a_target_without_space_for_all_its_windows_waits() {
     let block = PROGRESS_BLOCK_BYTES;
     let room = 2 * (block + WHOLE) + (block + PART) + 2 * block;
     let mut participant = Participant::in_store(true, room);
@@ -168,7 +168,7 @@ fn a_target_without_room_for_all_its_windows_waits() {
 }
 
 #[test]
-fn the_root_says_when_it_has_every_part_and_seals_with_the_commit() {
+fn the_root_reports_when_it_has_every_part_and_seals_with_the_commit() {
     let mut participant = Participant::new(true);
     let read = participant.at.ask(get(participant.target));
     participant.sum_up();
@@ -212,7 +212,7 @@ fn a_target_of_parts_is_sealed_when_its_owner_has_accepted_it() {
 }
 
 #[test]
-fn a_neighbour_may_finish_what_it_streams_from_a_window() {
+fn a_neighbour_may_finish_its_stream_from_a_window() {
     let mut participant = Participant::new(false);
     let id = ObjectId::target_part(reduction(2), 3);
     let edition = Edition { writing: 3, attempt: 0 };
@@ -242,7 +242,7 @@ fn a_part_that_breaks_off_before_the_commit_is_reported_to_the_coordinator() {
 }
 
 #[test]
-fn after_the_commit_who_is_late_goes_on_alone_and_fetches_what_breaks_off() {
+fn after_the_commit_a_late_node_continues_alone_and_fetches_broken_parts() {
     for breaks in [false, true] {
         let mut participant = Participant::late();
         participant.at.take_mail();

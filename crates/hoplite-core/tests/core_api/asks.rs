@@ -6,7 +6,7 @@ use hoplite_types::ObjectId;
 use crate::node::{node, Node, ME};
 use crate::requests::{announce, ask, edition, put_report, received_report, SIZE};
 
-/// Whom the owner has lent to whom.
+/// The receivers, each with the sender that the owner has lent to it.
 fn lent(at: &mut Node, id: ObjectId) -> Vec<(u16, u16)> {
     let lends = at.take_answers(id).into_iter();
     lends
@@ -17,13 +17,13 @@ fn lent(at: &mut Node, id: ObjectId) -> Vec<(u16, u16)> {
         .collect()
 }
 
-/// Part of it is here, and nobody sends the rest.
+/// Part of it is here, and no node sends the rest.
 fn between(seq: u64) -> CopyReport {
     CopyReport { complete: false, ..received_report(seq, edition(5), SIZE, None) }
 }
 
 #[test]
-fn a_question_asked_twice_is_answered_alike() {
+fn a_repeated_ask_gets_the_same_answer() {
     let mut at = Node::among(4, 8 << 20);
     let id = at.id_owned_by(ME);
     at.request(2, id, announce(put_report(1, edition(5), SIZE)));
@@ -35,7 +35,7 @@ fn a_question_asked_twice_is_answered_alike() {
 
 /// A report that was on its way when the next sender was lent must not undo the lend.
 #[test]
-fn a_receiver_between_two_senders_does_not_unsay_its_lend() {
+fn a_late_report_of_a_receiver_does_not_undo_its_lend() {
     let mut at = Node::among(4, 8 << 20);
     let id = at.id_owned_by(ME);
     at.request(2, id, announce(put_report(1, edition(5), SIZE)));
@@ -49,7 +49,7 @@ fn a_receiver_between_two_senders_does_not_unsay_its_lend() {
 
 /// Its first question may be lost, with the answer to the second on its way.
 #[test]
-fn a_newer_question_of_a_node_takes_the_place_of_its_older_one() {
+fn a_newer_ask_of_a_node_replaces_its_older_one() {
     let mut at = Node::among(4, 8 << 20);
     let id = at.id_owned_by(ME);
     at.request(3, id, ask(4));

@@ -26,7 +26,7 @@ pub fn held(seq: u64, size: u64) -> DirectoryRequest {
     announce(put_report(seq, edition(5), size))
 }
 
-/// Which backups were told of which objects since the last time.
+/// The backups that were told of objects since the last time, each with these objects.
 pub fn told(at: &mut Node) -> Vec<(u16, Vec<ObjectId>)> {
     let mail = at.take_mail().into_iter();
     mail.filter_map(|(to, message)| match message {
@@ -44,7 +44,7 @@ fn skip(at: &mut Node, time: Duration) {
 }
 
 #[test]
-fn an_owner_tells_its_backup_of_what_only_it_has_one_by_one_or_many_together() {
+fn an_owner_tells_its_backup_of_its_only_copies_singly_or_in_batches() {
     let mut at = Node::among(2, STORE);
     let id = at.id_owned_by(ME);
     put(&mut at, id, SIZE);
@@ -77,7 +77,7 @@ fn a_backup_is_told_again_before_it_forgets() {
 }
 
 #[test]
-fn what_another_node_has_needs_no_backup_until_that_node_dies() {
+fn objects_on_another_node_need_no_backup_until_that_node_dies() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(ME);
     at.request(3, id, held(1, SIZE));
@@ -89,7 +89,7 @@ fn what_another_node_has_needs_no_backup_until_that_node_dies() {
 }
 
 #[test]
-fn who_asks_the_backup_of_a_dead_owner_is_told_of_the_loss() {
+fn the_backup_of_a_dead_owner_reports_losses() {
     let mut at = Node::among(2, STORE);
     let id = at.id_owned_by(2);
     at.hear(2, PeerMessage::BackupIds { ids: vec![id] });
@@ -112,7 +112,7 @@ fn who_asks_the_backup_of_a_dead_owner_is_told_of_the_loss() {
 }
 
 #[test]
-fn what_was_deleted_needs_no_backup() {
+fn deleted_objects_need_no_backup() {
     let mut at = Node::among(2, STORE);
     let (theirs, ours) = (at.id_owned_by(2), at.id_owned_by(ME));
     at.hear(2, PeerMessage::BackupIds { ids: vec![theirs] });
@@ -133,7 +133,7 @@ fn what_was_deleted_needs_no_backup() {
 }
 
 #[test]
-fn a_backup_forgets_what_is_not_renewed() {
+fn a_backup_forgets_ids_that_are_not_renewed() {
     let mut at = Node::among(2, STORE);
     let id = at.id_owned_by(2);
     at.hear(2, PeerMessage::BackupIds { ids: vec![id] });
@@ -148,7 +148,7 @@ fn a_backup_forgets_what_is_not_renewed() {
 
 /// A newcomer owns it now. It asked us while the owner before it lived, which died before it answered the newcomer.
 #[test]
-fn who_owns_now_what_a_dead_owner_told_of_is_to_ask_again() {
+fn a_backup_asks_the_new_owner_of_its_ids_to_pull_again() {
     let mut beside = Node::among(3, 0);
     let mut at = Node::among(2, STORE);
     let mut ids = (0..).map(|number| object(&format!("of two owners {number}")));

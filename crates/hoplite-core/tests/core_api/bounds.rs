@@ -16,7 +16,7 @@ const STORE: u64 = 8 << 20;
 
 /// The others ask for their verdicts themselves.
 #[test]
-fn a_page_tells_of_so_many_claims_to_one_target() {
+fn a_page_has_a_bounded_number_of_claims_to_one_target() {
     let mut at = Node::among(2, STORE);
     let target = at.id_owned_by(2);
     for _ in 0..1500 {
@@ -48,7 +48,7 @@ fn prefetches_beyond_a_bound_are_left_out() {
     assert_eq!((at.gauge("objects to prefetch"), at.gauge("objects wanted") <= BOUND), (0, true));
 }
 
-/// Nobody else is to wait for that.
+/// No other call is to wait for that.
 #[test]
 fn a_wait_for_many_objects_watches_a_few_at_a_time() {
     let mut at = Node::among(2, STORE);
@@ -93,7 +93,7 @@ fn a_wait_for_many_objects_watches_a_few_at_a_time() {
     let other = at.ask(wait(&[object("never")], 1, None));
     at.wait(Duration::from_millis(2));
     assert_eq!(at.gauge("objects watched"), 1);
-    // What is ready now is known only when all of them are watched.
+    // The node knows which ids are ready only when it has subscribed to all of them.
     let poll = at.ask(wait(&ids, 5000, Some(0)));
     at.wait(Duration::from_millis(100));
     assert!(at.reply(poll).is_some());
@@ -103,7 +103,7 @@ fn a_wait_for_many_objects_watches_a_few_at_a_time() {
 }
 
 #[test]
-fn too_much_is_not_watched() {
+fn subscriptions_beyond_a_bound_are_left_out() {
     let mut at = Node::among(2, STORE);
     let ids: Vec<_> = (0..65_536).map(|number| object(&format!("watched {number}"))).collect();
     let wait = || Request::Wait {
@@ -120,7 +120,7 @@ fn too_much_is_not_watched() {
     assert_eq!(failed(&at, call), ErrorKind::LimitReached);
     let call = at.ask(reduce(object("sum"), &[object("one")], 1, FoldOrder::Arrival));
     assert_eq!(failed(&at, call), ErrorKind::LimitReached);
-    // What is ready need not be watched.
+    // Ready ids need no subscription.
     let here = at.id_owned_by(ME);
     put(&mut at, here, SIZE);
     let ready = Request::Wait {
@@ -156,7 +156,7 @@ fn waits_that_are_cancelled_leave_no_work() {
 
 /// Their payloads wait in the daemon's own memory.
 #[test]
-fn small_puts_that_wait_for_room_come_to_so_many_bytes() {
+fn small_puts_that_wait_for_space_have_a_bounded_number_of_bytes() {
     const BOUND: usize = 256 << 20;
     const BYTES: usize = 64 << 10;
     let mut at = Node::alone(1 << 20);
@@ -181,7 +181,7 @@ fn small_puts_that_wait_for_room_come_to_so_many_bytes() {
     assert_eq!(at.gauge("bytes of small puts that wait"), 0);
 }
 
-/// A delete waits for nobody who is gone, and other work does not wait for many of them.
+/// A delete does not wait for dead members, and other work does not wait for many deletes.
 #[test]
 fn deletes_that_waited_for_a_dead_member_end_a_few_at_a_time() {
     let mut at = Node::among(3, STORE);
@@ -207,7 +207,7 @@ fn deletes_that_waited_for_a_dead_member_end_a_few_at_a_time() {
     assert!(done.len() > 2000, "{}", done.len());
 }
 
-/// Nobody else is to wait for that.
+/// No other call is to wait for that.
 #[test]
 fn the_questions_of_many_gets_are_repeated_a_few_at_a_time() {
     let mut at = Node::among(2, STORE);
@@ -251,9 +251,9 @@ fn subscribed(at: &mut Node) -> usize {
     at.take_mail().iter().filter(|(_, message)| is_it(message)).count()
 }
 
-/// Each copy of a source that came with its bytes was the last word of its owner, who is asked anew.
+/// A report with the bytes of a source ends the subscription, so the owner is asked anew.
 #[test]
-fn that_a_node_has_gone_with_many_watched_objects_is_told_a_few_at_a_time() {
+fn the_loss_of_many_watched_copies_is_reported_a_few_at_a_time() {
     let mut at = Node::among(2, STORE);
     let sources: Vec<_> = (0..4000).map(|number| object(&format!("source {number}"))).collect();
     at.ask(reduce(object("sum"), &sources, 4000, FoldOrder::Arrival));

@@ -22,7 +22,7 @@ impl Owner {
         Owner { at, id }
     }
 
-    /// What was answered to the request.
+    /// The answers to the request.
     fn request(&mut self, from: u16, request: DirectoryRequest) -> Vec<(u16, DirectoryAnswer)> {
         self.at.request(from, self.id, request);
         self.at.assert_consistent();
@@ -37,12 +37,12 @@ impl Owner {
         self.request(claim.by.addr.port(), DirectoryRequest::ReleaseClaim { claim, made: false })
     }
 
-    /// A coordinator's claim is accepted; when.
+    /// A coordinator's claim is accepted. Returns the stamp.
     fn accepted(&mut self, claim: Claim) -> Stamp {
         accepted_in(&self.claim(claim), claim).expect("nobody is in its way")
     }
 
-    /// What node `root` makes for the reduction that has this claim, complete or not.
+    /// Node `root` reports a target for the reduction that has this claim, complete or not.
     fn make(
         &mut self,
         root: u16,
@@ -94,7 +94,7 @@ fn two_claims() -> (Claim, Claim) {
 }
 
 #[test]
-fn of_two_coordinators_onto_one_target_one_is_accepted_and_the_other_told_that_it_exists() {
+fn the_second_of_two_coordinators_is_told_that_the_target_exists() {
     let mut owner = Owner::new();
     let (first, second) = two_claims();
     let stamp = owner.accepted(first);
@@ -105,7 +105,7 @@ fn of_two_coordinators_onto_one_target_one_is_accepted_and_the_other_told_that_i
 }
 
 #[test]
-fn a_claim_that_is_repeated_is_answered_alike() {
+fn a_repeated_claim_gets_the_same_answer() {
     let mut owner = Owner::new();
     let (first, second) = two_claims();
     let stamp = owner.accepted(first);
@@ -118,7 +118,7 @@ fn a_claim_that_is_repeated_is_answered_alike() {
 }
 
 #[test]
-fn a_claim_that_is_released_lets_the_next_one_go_when_nobody_works_under_it() {
+fn a_released_claim_lets_the_next_one_go_when_no_writing_is_under_it() {
     let mut owner = Owner::new();
     let (first, second) = two_claims();
     let stamp = owner.accepted(first);
@@ -173,7 +173,7 @@ fn the_claim_of_a_dead_coordinator_ends() {
 }
 
 #[test]
-fn nobody_waits_any_more_for_a_claim_of_the_dead() {
+fn the_waiting_claim_of_a_dead_node_ends() {
     let mut owner = Owner::new();
     let (first, second) = two_claims();
     owner.accepted(first);
@@ -246,7 +246,7 @@ fn a_put_that_is_given_up_or_dies_lets_the_next_one_go() {
     }
 }
 
-/// By way of others the release overtook the root's report, or that was held until all were heard.
+/// The release was forwarded and overtook the root's report, or that report was held during a recovery.
 #[test]
 fn a_coordinator_that_gave_up_before_its_own_root_was_decided_is_asked_again_when_that_goes() {
     let mut owner = Owner::new();
@@ -290,7 +290,7 @@ fn a_claim_is_refused_when_the_object_exists() {
 
 /// Their owners knew nothing of each other: the network was split.
 #[test]
-fn of_two_complete_contents_the_one_that_was_accepted_later_stays() {
+fn the_later_of_two_complete_contents_stays() {
     for later_first in [false, true] {
         let mut owner = Owner::new();
         let mut reports = [(2, put_report(1, edition(5), SIZE)), (3, put_report(1, edition(6), SIZE))];
@@ -331,7 +331,7 @@ fn a_complete_content_stays_before_one_that_is_being_written() {
 
 /// The same copy was told to two owners, one after the other.
 #[test]
-fn of_two_times_at_which_a_content_was_accepted_the_later_counts() {
+fn the_later_of_two_stamps_of_a_content_counts() {
     let mut owner = Owner::new();
     let report =
         |from_ms: u64| CopyReport { stamp: Some(Stamp::from_ms(from_ms)), ..put_report(1, edition(5), SIZE) };
@@ -347,7 +347,7 @@ fn of_two_times_at_which_a_content_was_accepted_the_later_counts() {
     assert_eq!(owner.claim(claim), [refused(claim, Verdict::Exists(Stamp::from_ms(600)))]);
 }
 
-/// Its claim was accepted by two owners, and its root goes by the word of the first.
+/// Its claim was accepted by two owners, and its root uses the stamp of the first.
 #[test]
 fn a_target_that_was_accepted_twice_exists_once_it_is_complete() {
     let mut owner = Owner::new();
@@ -378,7 +378,7 @@ fn a_target_that_was_made_is_lost_with_its_root_and_can_be_made_again() {
 
 /// The owner hears so before it hears of the root.
 #[test]
-fn a_target_that_was_made_is_taken_in_when_its_root_is_heard() {
+fn a_target_that_was_made_counts_when_its_root_reports_it() {
     let mut owner = Owner::new();
     let (first, second) = two_claims();
     let stamp = owner.accepted(first);
@@ -388,7 +388,7 @@ fn a_target_that_was_made_is_taken_in_when_its_root_is_heard() {
 }
 
 #[test]
-fn a_lost_target_leaves_the_claim_of_whoever_makes_it_again() {
+fn a_lost_target_leaves_a_later_claim_alone() {
     let mut owner = Owner::new();
     let (first, second) = two_claims();
     owner.accepted(first);
@@ -401,7 +401,7 @@ fn a_lost_target_leaves_the_claim_of_whoever_makes_it_again() {
 }
 
 #[test]
-fn parts_that_nobody_can_complete_are_given_up() {
+fn parts_that_no_sender_can_complete_are_given_up() {
     let mut owner = Owner::new();
     let part = CopyReport { stamp: None, claim: None, ..received_report(1, edition(5), SIZE, Some(node(9))) };
     assert_eq!(owner.request(2, announce(part)), [(2, verdict(edition(5), Verdict::Abandoned))]);
@@ -413,7 +413,7 @@ fn parts_that_nobody_can_complete_are_given_up() {
 
 /// The owner that accepted it is gone, and told its writer nothing before.
 #[test]
-fn a_put_is_accepted_whose_bytes_another_node_has_already() {
+fn a_put_is_accepted_although_another_node_has_its_bytes() {
     let mut owner = Owner::new();
     owner.request(3, announce(received_report(1, edition(5), SIZE, None)));
     let stamp = received_report(1, edition(5), SIZE, None).stamp.unwrap();

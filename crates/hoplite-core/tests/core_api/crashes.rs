@@ -16,7 +16,7 @@ pub fn reduction(coordinator: u16) -> ReductionId {
     ReductionId { coordinator: node(coordinator), number: 1 }
 }
 
-/// What a coordinator elsewhere would say: fold this one source of ours into the target.
+/// The assignment of a coordinator on another node: fold this one source of ours into the target.
 pub fn root_assignment(at: &mut Node, target: ObjectId, source: ObjectId) -> SlotAssignment {
     at.request(7, source, DirectoryRequest::Locate { token: 1 });
     let located = at.take_mail().into_iter().find_map(|(_, message)| match message {
@@ -87,10 +87,10 @@ fn a_target_deleted_before_its_commit_is_not_sealed() {
     at.assert_empty();
 }
 
-/// Its owner may have accepted it a moment before it was deleted: that word is about the failed slot, not about a
-/// copy that nobody here knows of any more.
+/// Its owner may have accepted it a moment before it was deleted. That verdict is about the failed slot, not about a
+/// copy that this node has forgotten.
 #[test]
-fn the_word_on_a_target_that_is_gone_finds_its_failed_slot() {
+fn a_verdict_on_a_deleted_target_finds_its_failed_slot() {
     let (mut at, target) = participant();
     at.answer(2, target, deleted(&at));
     assert_eq!(at.status().copies, 0);
@@ -115,7 +115,7 @@ fn a_dead_coordinator_takes_its_slots_along() {
 }
 
 #[test]
-fn a_commit_seals_the_root_and_the_disband_leaves_it() {
+fn a_commit_seals_the_root_and_the_release_of_slots_leaves_it() {
     let (mut at, target) = participant();
     let &fold = at.folds.keys().next().expect("it folds");
     let read = at.ask(get(target));
@@ -135,7 +135,7 @@ fn a_commit_seals_the_root_and_the_disband_leaves_it() {
     assert_eq!(at.copies[&copy].sealed.as_ref().expect("sealed").sources, sources);
 }
 
-/// A report of the dead may come in behind the news of the death, on another connection.
+/// A report of a dead node may arrive after the news of its death, on another connection.
 #[test]
 fn a_late_report_of_a_dead_node_is_no_copy() {
     let mut at = Node::among(3, 8 << 20);
@@ -151,13 +151,13 @@ fn a_late_report_of_a_dead_node_is_no_copy() {
     at.assert_empty();
 }
 
-/// The new owner asks everyone for what there is; what is not told to it now is told to it then.
+/// The new owner pulls the inventories of all members, so it gets the reports that are not forwarded now.
 #[test]
-fn entries_of_a_new_owner_are_forgotten_and_what_is_said_of_them_goes_on_to_it() {
+fn entries_of_a_new_owner_are_forgotten_and_reports_about_them_forwarded() {
     let mut at = Node::alone(8 << 20);
     let ids: Vec<_> = (0..40).map(|i| object(&i.to_string())).collect();
     for &id in &ids {
-        // Small and not complete: nobody can be sent there yet.
+        // Small and not complete, so it cannot be lent yet.
         at.request(2, id, announce(writing_report(2, 3, edition(5), SMALL)));
         at.request(3, id, DirectoryRequest::Subscribe { bytes_max: None });
         at.request(4, id, ask(8));
@@ -205,7 +205,7 @@ fn a_deleted_target_fails_its_reduction_everywhere() {
 
 /// The rate of its last stream is measured when its death is known already.
 #[test]
-fn nothing_is_known_of_a_link_to_who_is_gone() {
+fn links_to_departed_nodes_are_forgotten() {
     let mut at = Node::among(3, 8 << 20);
     at.crash(3);
     at.handle(Input::Measured { peer: node(3), bytes_per_s: 1_000_000 });

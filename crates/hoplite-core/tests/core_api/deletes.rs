@@ -84,7 +84,7 @@ fn a_short_delete_does_not_wait_for_a_long_one() {
 }
 
 #[test]
-fn what_a_delete_did_not_come_to_ask_counts_as_not_confirmed() {
+fn ids_that_a_delete_did_not_ask_about_count_as_unconfirmed() {
     let mut at = Node::among(2, 0);
     let ids = owned_by_other(&mut at, "object", 2 * UNANSWERED_MAX);
     let call = at.ask(Request::Delete { ids: ids.clone(), timeout_ms: Some(100) });

@@ -37,7 +37,7 @@ fn an_old_report_never_beats_a_newer_one() {
     }));
 }
 
-/// A put that was given up leaves half copies behind: they stand in nobody's way.
+/// An abandoned put leaves partial copies behind. They do not hinder another put.
 #[test]
 fn a_put_of_another_size_follows_an_abandoned_one() {
     let mut at = Node::alone(8 << 20);
@@ -61,9 +61,9 @@ fn lent(at: &mut Node, id: ObjectId, to: u16, failed: Option<u16>) -> Option<u16
     })
 }
 
-/// The link of who made many objects, or is the first to get each, is no faster than another's.
+/// The link of a node that made many objects, or is the first to get each, is no faster than others.
 #[test]
-fn who_has_sent_an_object_sends_it_again_only_if_nobody_else_can() {
+fn a_node_sends_an_object_twice_only_if_no_other_can() {
     let mut at = Node::among(7, 8 << 20);
     let id = at.id_owned_by(ME);
     let whole = || received_report(1, edition(1), SIZE, None);
@@ -80,7 +80,7 @@ fn who_has_sent_an_object_sends_it_again_only_if_nobody_else_can() {
     assert_eq!(lent(&mut at, id, 7, None), Some(5));
 }
 
-/// Whom a node really receives from is in its report; the lend it did not take is free again.
+/// A report names the actual sender of a node. A lend that it did not take is free again.
 #[test]
 fn a_report_gives_back_the_sender_it_does_not_name() {
     let mut at = Node::alone(8 << 20);
@@ -105,7 +105,7 @@ fn a_report_gives_back_the_sender_it_does_not_name() {
 
 /// Node 2 knows before us that node 3 is dead, or has an old view.
 #[test]
-fn what_went_on_to_an_owner_that_dies_is_handled_again() {
+fn requests_forwarded_to_a_dead_owner_are_handled_again() {
     let mut at = Node::among(3, 8 << 20);
     let id = id_moving(&mut at, 3, ME, 3);
     at.take_mail();
@@ -118,7 +118,7 @@ fn what_went_on_to_an_owner_that_dies_is_handled_again() {
 }
 
 #[test]
-fn what_goes_round_among_nodes_that_do_not_agree_is_dropped() {
+fn requests_that_are_forwarded_in_a_circle_are_dropped() {
     let mut at = Node::among(2, 8 << 20);
     let id = at.id_owned_by(2);
     for hops in [limits::FORWARD_HOPS_MAX - 1, limits::FORWARD_HOPS_MAX] {
@@ -130,7 +130,7 @@ fn what_goes_round_among_nodes_that_do_not_agree_is_dropped() {
 
 /// It died before we heard that it was one.
 #[test]
-fn what_somebody_says_who_never_becomes_a_member_is_forgotten() {
+fn reports_of_a_node_that_never_becomes_a_member_are_forgotten() {
     let mut at = Node::among(2, 8 << 20);
     let id = at.id_owned_by(ME);
     at.request(9, id, announce(put_report(1, edition(5), SIZE)));
@@ -144,7 +144,7 @@ fn what_somebody_says_who_never_becomes_a_member_is_forgotten() {
 
 /// The others have to wait for their turn.
 #[test]
-fn of_many_copies_of_a_dead_node_none_is_lent_any_more() {
+fn no_copy_of_a_dead_node_is_lent_even_if_it_had_many() {
     let mut at = Node::alone(8 << 20);
     let ids: Vec<_> = (0..1000).map(|number| object(&format!("copy {number}"))).collect();
     at.join(2);

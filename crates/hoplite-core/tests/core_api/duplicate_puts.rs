@@ -13,14 +13,14 @@ use crate::node::{Node, CLIENT};
 use crate::puts::{announced, created, failed, viewed};
 use crate::requests::{accepted, create, create_kept, deleted, edition, get, object, verdict, SIZE};
 
-/// Room for two objects of `SIZE` and a little.
+/// Space for two objects of `SIZE` and a little.
 const STORE: u64 = 2 * (SIZE + 64) + 4096;
 
 fn exists(ms: u64) -> Verdict {
     Verdict::Exists(Stamp::from_ms(ms))
 }
 
-/// A put here of what somebody else has put before: the call of its seal, and its bytes.
+/// A second put of an object that another node has put before: the call of its seal, and its bytes.
 struct Second {
     at: Node,
     id: ObjectId,
@@ -60,7 +60,7 @@ impl Second {
         lend(&mut self.at, 2, self.id, 3, edition(5), SIZE)
     }
 
-    /// Whether what was put here has been offered as the object's content.
+    /// Whether the content that was put here has been offered as the object's.
     fn offered(&mut self) -> Option<CopyReport> {
         self.at.take_requests(self.id).into_iter().find_map(|request| match request {
             DirectoryRequest::Announce { report, wants_verdict: true, .. } => Some(report),
@@ -133,9 +133,9 @@ fn a_second_put_takes_the_place_of_half_a_first_content() {
     assert_eq!(second.at.reply(second.seal), Some(&Reply::Done));
 }
 
-/// Two puts, and the one that was offered second is not the first any more.
+/// A spare that was offered as the content may lose against another put once more.
 #[test]
-fn what_is_offered_may_come_second_again() {
+fn a_spare_that_is_offered_may_be_second_again() {
     let mut second = Second::new();
     second.at.answer(2, second.id, DirectoryAnswer::Lost);
     let offered = second.offered().expect("its bytes are still here");
@@ -147,7 +147,7 @@ fn what_is_offered_may_come_second_again() {
 }
 
 #[test]
-fn what_is_kept_for_a_second_put_is_given_up_for_room() {
+fn a_spare_is_dropped_when_space_is_short() {
     let mut second = Second::new();
     let other = object("needs the room");
     let call = second.at.ask(create(other, SIZE));
@@ -163,9 +163,9 @@ fn what_is_kept_for_a_second_put_is_given_up_for_room() {
     assert_eq!(failed(&second.at, second.seal), ErrorKind::StoreFull);
 }
 
-/// Whoever waited for space while the bytes were still being written gets it.
+/// A put that waited for space while these bytes were still being written gets it.
 #[test]
-fn what_is_kept_for_a_second_put_is_given_up_for_who_waits_already() {
+fn a_spare_is_dropped_for_a_put_that_already_waits_for_space() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     let call = at.ask(create(id, SIZE));
@@ -181,7 +181,7 @@ fn what_is_kept_for_a_second_put_is_given_up_for_who_waits_already() {
 }
 
 #[test]
-fn what_its_client_views_is_not_given_up_for_room_that_would_not_come() {
+fn a_viewed_spare_is_not_dropped_since_that_frees_no_space() {
     let mut second = Second::kept();
     let call = second.at.ask(create(object("needs the room"), SIZE));
     created(&second.at, call);
@@ -193,9 +193,9 @@ fn what_its_client_views_is_not_given_up_for_room_that_would_not_come() {
     assert_eq!(second.at.gauge("spare copies of puts"), 0);
 }
 
-/// What the client views of its put is the object's memory then, as of any put.
+/// The memory that the client views is then the object's copy, as after any put.
 #[test]
-fn what_its_client_views_takes_the_place_of_a_first_content_that_is_lost() {
+fn a_viewed_spare_replaces_a_first_content_that_is_lost() {
     let mut second = Second::kept();
     second.at.answer(2, second.id, DirectoryAnswer::Lost);
     let offered = second.offered().expect("its bytes are still here");
@@ -211,9 +211,9 @@ fn what_its_client_views_takes_the_place_of_a_first_content_that_is_lost() {
     assert!(!second.at.copies.contains_key(&second.spare));
 }
 
-/// Its space would be made the object's again, under whoever streams from it.
+/// Its memory would become the object's copy again while a node streams from it.
 #[test]
-fn what_somebody_still_streams_from_is_not_offered_yet() {
+fn a_spare_that_is_still_streamed_from_is_not_offered_yet() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     let call = at.ask(create(id, SIZE));
@@ -247,7 +247,7 @@ fn a_first_content_of_another_kind_fails_the_second_put() {
 }
 
 #[test]
-fn a_second_put_out_of_time_says_what_it_waited_for() {
+fn a_second_put_that_times_out_names_the_first_content() {
     let mut second = Second::sealed_with(Some(300));
     second.at.wait(Duration::from_millis(300));
     let Some(Reply::Failed(error)) = second.at.reply(second.seal) else { panic!("it has an end") };
@@ -274,7 +274,7 @@ fn a_deletion_ends_a_second_put() {
 
 /// A copy that was only cached is kept for good from then on.
 #[test]
-fn a_put_of_what_is_here_ends_at_once_and_keeps_it() {
+fn a_put_of_an_object_that_is_here_ends_at_once_and_pins_it() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     at.ask(get(id));

@@ -41,10 +41,10 @@ fn let_go(attempt: u32, epoch: u64) -> (NodeId, PeerMessage) {
     (node(2), PeerMessage::SlotFailed { reduction: reduction(2), slot, attempt, failure })
 }
 
-/// What was summed up before may have been read: the same attempt would be other bytes. A newer attempt that was
-/// made before the coordinator heard of it may be an old one by the time it is repeated.
+/// The earlier sum may have been read, and the same attempt would have other bytes. A newer attempt that was made
+/// before the coordinator heard of the epoch may be an old one by the time it is repeated.
 #[test]
-fn a_slot_of_before_its_coordinators_death_is_refused_under_any_attempt() {
+fn a_slot_from_before_its_coordinators_death_is_refused_under_any_attempt() {
     let (mut at, assignment) = participant();
     at.kill(2);
     assert_eq!(at.folds.len(), 0);
@@ -115,7 +115,7 @@ fn take_assignments(at: &mut Node) -> Option<(ReductionId, Vec<(u16, SlotAssignm
 }
 
 #[test]
-fn a_coordinator_that_hears_of_an_epoch_slots_anew_whoever_has_let_go() {
+fn a_coordinator_that_hears_of_an_epoch_assigns_released_slots_anew() {
     for by_resync in [true, false] {
         let (mut at, reduction, before) = called();
         let (root, assignment) =
@@ -139,7 +139,7 @@ fn a_coordinator_that_hears_of_an_epoch_slots_anew_whoever_has_let_go() {
     }
 }
 
-/// It might go on with what it has; but its node has thrown that away.
+/// It might continue with its partial sum, but its node has dropped that.
 #[test]
 fn a_slot_that_still_waits_for_sources_is_begun_anew_as_well() {
     let mut at = Node::among(3, 16 << 20);

@@ -12,7 +12,7 @@ use crate::node::{node, Node};
 use crate::puts::{created, failed, put, viewed};
 use crate::requests::{announce, array, create, delete, edition, get, lend_of, object, put_report, SIZE};
 
-/// Room for two objects of `SIZE`.
+/// Space for two objects of `SIZE`.
 const TWO: u64 = 2 * (SIZE + 64);
 
 /// An evictable copy of an object of node 2's.
@@ -61,7 +61,7 @@ fn the_least_recently_used_copy_goes_and_the_directory_hears_first() {
 }
 
 #[test]
-fn what_is_deleted_under_a_view_is_removed_at_once() {
+fn an_object_deleted_under_a_view_is_removed_at_once() {
     let mut at = Node::alone(TWO);
     let id = object("a");
     put(&mut at, id, SIZE);
@@ -91,7 +91,7 @@ fn views_sends_and_pins_hold_their_copies() {
 }
 
 #[test]
-fn a_put_waits_for_room_and_fails_in_time() {
+fn a_put_waits_for_space_and_fails_in_time() {
     let mut at = Node::alone(TWO);
     put(&mut at, object("a"), SIZE);
     put(&mut at, object("b"), SIZE);
@@ -126,7 +126,7 @@ fn a_small_object_passes_a_large_one_that_does_not_fit_yet() {
 }
 
 #[test]
-fn a_fetch_waits_for_room_and_asks_anew() {
+fn a_fetch_waits_for_space_and_asks_anew() {
     let mut at = Node::among(2, TWO);
     let ids = ids_owned_by(&mut at, 2, 1);
     let mine = at.id_owned_by(1);
@@ -145,9 +145,9 @@ fn a_fetch_waits_for_room_and_asks_anew() {
     viewed(&at, call);
 }
 
-/// Also on the owner itself, and where somebody asks for the object only later.
+/// Also on the owner itself, and where another node asks for the object only later.
 #[test]
-fn who_waits_for_room_hears_of_a_deletion() {
+fn a_deletion_ends_waits_for_space() {
     let mut at = Node::among(2, TWO);
     let in_the_way = at.id_owned_by(1);
     put(&mut at, in_the_way, TWO - 64);
@@ -174,9 +174,9 @@ fn an_object_larger_than_the_store_fails_its_gets() {
     at.assert_empty();
 }
 
-/// A slot without space lets go of its sources; that is no news for itself.
+/// A slot without space releases its sources. That must not wake the slot itself.
 #[test]
-fn a_slot_waits_for_room_without_waking_itself() {
+fn a_slot_waits_for_space_without_waking_itself() {
     let mut at = Node::among(2, TWO);
     let ids = ids_owned_by(&mut at, 2, 2);
     cache(&mut at, ids[0]);
@@ -192,9 +192,9 @@ fn a_slot_waits_for_room_without_waking_itself() {
     assert_eq!(at.reply(call), Some(&Reply::Done));
 }
 
-/// A fetch that gave up waiting for space is not in line for it any more.
+/// A fetch that gave up waiting for space has lost its place in the queue.
 #[test]
-fn a_fetch_that_is_given_up_for_want_of_room_leaves_nothing() {
+fn a_fetch_that_is_given_up_for_lack_of_space_leaves_nothing() {
     let mut at = Node::among(2, TWO);
     let id = ids_owned_by(&mut at, 2, 1)[0];
     let mine = at.id_owned_by(1);
@@ -207,9 +207,9 @@ fn a_fetch_that_is_given_up_for_want_of_room_leaves_nothing() {
     assert!(!left.iter().any(|left| left.starts_with("space waiters")), "{left:?}");
 }
 
-/// The other put of it took the space that both waited for.
+/// Another put of the object took the space that both waited for.
 #[test]
-fn a_put_that_waits_for_room_ends_when_the_object_is_here() {
+fn a_put_that_waits_for_space_ends_when_the_object_is_here() {
     let mut at = Node::alone(SIZE + 64);
     put(&mut at, object("a"), SIZE);
     let first = at.ask_as(ClientId(1), create(object("b"), SIZE));

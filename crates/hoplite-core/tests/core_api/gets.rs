@@ -11,7 +11,7 @@ use crate::node::{node, Node, CLIENT};
 use crate::puts::{failed, put, viewed};
 use crate::requests::{delete, deleted, edition, get, get_partial, inline_of, lend_of, object, SIZE, SMALL};
 
-/// The newest question about `id` that was sent.
+/// The newest ask for `id` that was sent.
 pub fn last_ask(at: &mut Node, id: ObjectId) -> u64 {
     let mut asks = at.take_requests(id).into_iter().filter_map(|request| match request {
         DirectoryRequest::Ask { ask, .. } => Some(ask),
@@ -20,7 +20,7 @@ pub fn last_ask(at: &mut Node, id: ObjectId) -> u64 {
     asks.next_back().expect("we asked")
 }
 
-/// Owner `owner` answers the last question with this sender; returns the transfer that begins.
+/// Owner `owner` answers the last ask with this sender. Returns the transfer that begins.
 pub fn lend(at: &mut Node, owner: u16, id: ObjectId, sender: u16, edition: Edition, size: u64) -> TransferId {
     let ask = last_ask(at, id);
     at.answer(owner, id, lend_of(ask, sender, edition, size));
@@ -98,7 +98,7 @@ fn a_partial_view_keeps_an_abandoned_copys_bytes_until_it_is_released() {
 }
 
 #[test]
-fn a_refused_pull_and_a_dead_sender_both_lead_to_a_new_question() {
+fn a_refused_pull_and_a_dead_sender_both_lead_to_a_new_ask() {
     for dies in [true, false] {
         let mut at = Node::among(4, 8 << 20);
         let id = at.id_owned_by(2);
@@ -117,7 +117,7 @@ fn a_refused_pull_and_a_dead_sender_both_lead_to_a_new_question() {
     }
 }
 
-/// The owner may not know yet that a sender is dead; its broken connection is all we learn then.
+/// The owner may not know yet that a sender is dead. Then only its broken connection shows that.
 #[test]
 fn a_sender_that_is_no_member_is_given_up_when_it_cannot_be_reached() {
     let mut at = Node::among(3, 8 << 20);
@@ -131,7 +131,7 @@ fn a_sender_that_is_no_member_is_given_up_when_it_cannot_be_reached() {
 }
 
 #[test]
-fn a_lend_after_the_want_is_gone_is_given_back() {
+fn a_lend_that_is_no_longer_wanted_is_given_back() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(2);
     let call = at.ask(get(id));
@@ -148,10 +148,9 @@ fn a_lend_after_the_want_is_gone_is_given_back() {
     at.assert_empty();
 }
 
-/// A question that was asked twice is answered twice. The owner must learn whom we listen to, or it
-/// could lend us to our own sender.
+/// A repeated ask is answered twice. The owner must learn which sender we use, or it could lend us to our own sender.
 #[test]
-fn a_second_lend_is_answered_with_whom_we_really_listen_to() {
+fn a_second_lend_is_answered_with_the_actual_sender() {
     let mut at = Node::among(4, 8 << 20);
     let id = at.id_owned_by(2);
     at.ask(get(id));
@@ -181,7 +180,7 @@ fn a_small_object_comes_with_the_answer() {
 }
 
 #[test]
-fn a_time_out_tells_what_was_going_on() {
+fn a_time_out_reports_the_state_of_the_fetch() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(2);
     let ask =
@@ -204,13 +203,13 @@ fn a_time_out_tells_what_was_going_on() {
     for part in parts {
         assert!(error.message.contains(&part), "no {part:?} in {:?}", error.message);
     }
-    // Nobody wants it, but it is on its way: it may serve others.
+    // No call wants it any more, but it is on its way and may serve others.
     at.end_receive(transfer);
     assert_eq!(at.status().copies, 1);
 }
 
 #[test]
-fn no_time_at_all_means_try() {
+fn a_time_out_of_zero_means_try() {
     let mut at = Node::alone(8 << 20);
     let ask = |id| Request::Get { id, timeout_ms: Some(0), partial: false, fail_if_lost: false };
     let here = object("x");
@@ -257,7 +256,7 @@ fn an_unwanted_half_copy_goes_when_its_last_reader_has_gone() {
 }
 
 #[test]
-fn lost_fails_only_those_who_asked_to_be_told() {
+fn a_loss_fails_only_gets_that_ask_to_be_told() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(2);
     let patient = at.ask(get(id));

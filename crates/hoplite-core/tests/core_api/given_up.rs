@@ -44,7 +44,7 @@ fn assert_stays(at: &mut Node, id: ObjectId) {
 
 /// The caller of the put was told that its time was up.
 #[test]
-fn a_small_put_that_was_given_up_never_was() {
+fn a_small_put_that_was_given_up_leaves_no_trace() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(ME);
     at.request(3, id, DirectoryRequest::Subscribe { bytes_max: None });
@@ -62,7 +62,7 @@ fn a_small_put_that_was_given_up_never_was() {
 }
 
 #[test]
-fn what_was_lost_before_a_put_that_was_given_up_is_lost_still() {
+fn an_object_lost_before_an_abandoned_put_is_still_lost() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(ME);
     at.request(3, id, held(1, SMALL));
@@ -85,7 +85,7 @@ fn a_small_put_that_was_read_here_before_it_was_given_up_stays() {
 }
 
 #[test]
-fn who_read_a_small_put_before_it_was_given_up_has_it() {
+fn a_node_that_read_a_small_put_before_it_was_given_up_has_it() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(ME);
     small_put(&mut at, id, 5);
@@ -100,7 +100,7 @@ fn who_read_a_small_put_before_it_was_given_up_has_it() {
 }
 
 #[test]
-fn a_small_put_that_somebody_was_sent_before_it_was_given_up_stays() {
+fn a_small_put_that_was_sent_before_it_was_given_up_stays() {
     let mut at = Node::among(4, STORE);
     let id = at.id_owned_by(ME);
     small_put(&mut at, id, 5);
@@ -114,7 +114,7 @@ fn a_small_put_that_somebody_was_sent_before_it_was_given_up_stays() {
 
 /// A coordinator is no holder, and watches no more.
 #[test]
-fn a_small_put_that_came_with_the_news_of_it_before_it_was_given_up_stays() {
+fn a_small_put_whose_bytes_went_to_a_subscriber_before_it_was_given_up_stays() {
     let mut at = Node::among(4, STORE);
     let id = at.id_owned_by(ME);
     at.request(3, id, DirectoryRequest::Subscribe { bytes_max: Some(SMALL) });
@@ -144,9 +144,10 @@ fn a_small_put_that_was_read_here_and_is_nowhere_when_it_is_given_up_is_lost() {
     assert!(at.take_answers(id).contains(&(3, DirectoryAnswer::Lost)));
 }
 
-/// Its word that it gave the put up never came: what it does not repeat goes, before anybody is answered with it.
+/// The withdrawal of the put never came. A copy that its writer does not repeat is dropped before any answer carries
+/// it.
 #[test]
-fn what_was_kept_for_who_does_not_repeat_it_is_sent_to_nobody() {
+fn a_kept_copy_that_its_writer_does_not_repeat_is_not_sent() {
     let last = 60;
     let mut at = Node::among(last, STORE);
     let id = at.id_owned_by(ME);
@@ -167,7 +168,7 @@ fn what_was_kept_for_who_does_not_repeat_it_is_sent_to_nobody() {
     }
     at.wait(TURN);
     assert!(at.gauge("recovering shards") > 0);
-    // Last, so that in one turn the copy here goes and who waited is answered.
+    // The last one, so that one turn drops the copy here and answers the held asks.
     at.hear(2, of_writer.expect("it was asked").answer(50, InventoryPage::default(), None));
     at.take_mail();
     at.wait(TURN);
@@ -176,9 +177,9 @@ fn what_was_kept_for_who_does_not_repeat_it_is_sent_to_nobody() {
     assert!(!told.iter().any(|(_, answer)| matches!(answer, DirectoryAnswer::Inline { .. })), "{told:?}");
 }
 
-/// Its second word that it gave the put up may come to the owner behind its question.
+/// Its second withdrawal of the put may reach the owner after its ask.
 #[test]
-fn who_gave_a_put_up_and_is_sent_it_after_all_says_that_it_has_it() {
+fn a_node_that_is_sent_its_abandoned_put_reports_the_copy() {
     let mut at = Node::among(2, STORE);
     let id = at.id_owned_by(2);
     let Request::PutSmall { header, payload, .. } = put_small(id, SMALL) else { panic!() };

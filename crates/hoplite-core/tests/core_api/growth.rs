@@ -51,9 +51,9 @@ fn assert_growth(few: usize, most: u32, run: impl Fn(usize) -> Duration) {
     panic!("{few}, and {MORE} times as many, take {trials:?}");
 }
 
-/// The way from each receiver to the source leads by all that were lent before it.
+/// The path from each receiver to the source goes through all that were lent before it.
 #[test]
-fn many_who_wait_for_a_large_object_are_lent_senders_in_one_turn() {
+fn many_waiting_receivers_of_a_large_object_are_lent_senders_in_one_turn() {
     // One after the other, and in a tree: where a hop takes as long as several copies.
     for (id, size) in [(object("large"), 4 << 20), (object("smaller"), 100_000)] {
         assert_growth(250, 5 * MORE as u32, |askers| {
@@ -87,7 +87,7 @@ fn a_page_of_claims_is_short_work_with_many_reductions() {
     });
 }
 
-/// Each looks at itself alone, not at those that wait already.
+/// Each slot looks only at itself, not at those that wait already.
 #[test]
 fn many_gets_wait_for_an_object_that_is_being_written() {
     assert_growth(1000, 4 * MORE as u32, |gets| {
@@ -114,7 +114,7 @@ fn many_reductions_run_at_a_time() {
     });
 }
 
-/// Neither the owners' words on the targets nor the space for them is sought among all slots.
+/// Neither a verdict on a target nor free space causes a search among all slots.
 #[test]
 fn many_slots_are_taken_on_one_node() {
     assert_growth(1000, 4 * MORE as u32, |assignments| {
@@ -215,7 +215,7 @@ fn a_slot_has_many_children() {
     });
 }
 
-/// Only the words of one node on one matter are compared with each other.
+/// Only requests of one node about one object are compared with each other.
 #[test]
 fn many_requests_of_one_node_wait_for_a_shard() {
     // Much of it is memory that is touched for the first time.
@@ -234,7 +234,7 @@ fn many_requests_of_one_node_wait_for_a_shard() {
     });
 }
 
-/// Each looks neither at those before it, nor are all told anew for each that the object is lost.
+/// A request does not look at those before it, and the loss is not reported to all again for each.
 #[test]
 fn many_nodes_wait_for_an_object_of_a_shard_that_changes_hands() {
     for (have, holder) in [(None, Some(9)), (Some(edition(5)), None)] {
@@ -252,7 +252,7 @@ fn many_nodes_wait_for_an_object_of_a_shard_that_changes_hands() {
             }
             at.take_mail();
             let took = timed(|| {
-                // Nobody else could know of it.
+                // No other node could know of it.
                 at.crash(2);
                 at.wait(Duration::from_millis(20));
             });
@@ -292,7 +292,7 @@ fn a_slot_preempts_on_a_node_with_many_copies() {
     });
 }
 
-/// What a client was writing is found among what others write.
+/// The writings of one client are found among those of others.
 #[test]
 fn many_clients_that_write_go_one_after_the_other() {
     assert_growth(1000, 3 * MORE as u32, |clients| {
@@ -308,7 +308,7 @@ fn many_clients_that_write_go_one_after_the_other() {
     });
 }
 
-/// What a node was sending, if anything, is found among what others send.
+/// The sends of one node, if any, are found among those of others.
 #[test]
 fn many_connections_break_while_one_node_sends_much() {
     assert_growth(500, 3 * MORE as u32, |count| {

@@ -13,7 +13,7 @@ use crate::requests::{announce_unaccepted, ask, edition, put_report, SIZE};
 const MOMENT: Duration = Duration::from_millis(50);
 
 #[test]
-fn what_waited_is_served_in_order_of_arrival_and_only_the_newest_word_on_a_matter() {
+fn held_requests_are_served_in_order_of_arrival_and_only_the_newest_of_a_kind() {
     let mut at = Node::among(5, 8 << 20);
     let id = id_moving(&mut at, 3, ME, 5);
     at.members_answer = false;
@@ -59,7 +59,8 @@ fn what_waited_is_served_in_order_of_arrival_and_only_the_newest_word_on_a_matte
     at.assert_consistent();
 }
 
-/// Node 2 asked 5,000 times for an object of a shard that has come to us, and the members have just told of it.
+/// Node 2 asked 5,000 times for an object of a shard that is ours now, and the members have just sent their
+/// inventories.
 fn much_waits_for_a_shard(members: u16) -> (Node, ObjectId) {
     let mut at = Node::among(members, 8 << 20);
     let id = id_moving(&mut at, 3, ME, members);
@@ -76,9 +77,9 @@ fn much_waits_for_a_shard(members: u16) -> (Node, ObjectId) {
     (at, id)
 }
 
-/// What comes meanwhile comes behind them.
+/// Requests that come meanwhile are served after them.
 #[test]
-fn much_that_waited_for_a_shard_is_served_in_turns_and_in_order() {
+fn many_held_requests_of_a_shard_are_served_in_turns_and_in_order() {
     let (mut at, id) = much_waits_for_a_shard(3);
     let mut told = Vec::new();
     let mut take_told = |at: &mut Node| {
@@ -88,7 +89,7 @@ fn much_that_waited_for_a_shard_is_served_in_turns_and_in_order() {
         }));
         told.len()
     };
-    // The inventory is taken in first.
+    // The inventory is applied first.
     while take_told(&mut at) == 0 {
         at.now += Duration::from_micros(100);
         at.handle(Input::Tick);
@@ -103,9 +104,9 @@ fn much_that_waited_for_a_shard_is_served_in_turns_and_in_order() {
     assert_eq!(at.gauge("held requests"), 0);
 }
 
-/// They are forgotten with the node that asked, and when the shard is another one's.
+/// They are dropped with the node that sent them, and when another node owns the shard.
 #[test]
-fn what_waits_for_its_turn_goes_with_who_asked() {
+fn released_requests_are_dropped_with_the_node_that_sent_them() {
     let (mut at, id) = much_waits_for_a_shard(4);
     while at.take_answers(id).is_empty() {
         at.now += Duration::from_micros(100);

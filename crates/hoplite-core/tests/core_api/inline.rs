@@ -24,7 +24,7 @@ fn inline(ask: u64) -> DirectoryAnswer {
     inline_of(ask, edition(5), SMALL)
 }
 
-/// What was reported of the object since the mail was last taken.
+/// The reports of the object since the mail was last taken.
 fn reported(at: &mut Node, id: ObjectId) -> Vec<CopyReport> {
     let said = at.take_requests(id).into_iter().filter_map(|request| match request {
         DirectoryRequest::Announce { report, .. } => Some(report),
@@ -33,7 +33,7 @@ fn reported(at: &mut Node, id: ObjectId) -> Vec<CopyReport> {
     said.collect()
 }
 
-/// A get of an object that node 2 owns, and its open question.
+/// A get of an object that node 2 owns, and its open ask.
 fn asked(at: &mut Node) -> (ObjectId, u64, u64) {
     let id = at.id_owned_by(2);
     let call = at.ask(get(id));
@@ -42,19 +42,19 @@ fn asked(at: &mut Node) -> (ObjectId, u64, u64) {
 }
 
 #[test]
-fn what_the_owner_sent_is_not_reported_to_it() {
+fn a_copy_that_the_owner_sent_is_not_reported_to_it() {
     let mut at = Node::among(3, STORE);
     let (id, call, ask) = asked(&mut at);
     at.answer(2, id, inline(ask));
     viewed(&at, call);
     assert_eq!(at.take_requests(id), []);
-    // But the next owner, who asks, is told.
+    // But the next owner, which pulls the inventory, is told.
     let told = take_inventory(&mut at, 3, &[id.shard()]).page.copies;
     assert!(matches!(&told[..], [(about, CopyReport { complete: true, pinned: false, .. })] if *about == id));
 }
 
 #[test]
-fn what_another_than_the_owner_sent_is_reported() {
+fn a_copy_that_a_former_owner_sent_is_reported() {
     let mut at = Node::among(3, STORE);
     let (id, _, ask) = asked(&mut at);
     at.answer(3, id, inline(ask));
@@ -62,7 +62,7 @@ fn what_another_than_the_owner_sent_is_reported() {
 }
 
 #[test]
-fn that_it_is_to_stay_is_reported() {
+fn a_copy_that_is_pinned_is_reported() {
     let mut at = Node::among(3, STORE);
     let (id, _, ask) = asked(&mut at);
     at.answer(2, id, DirectoryAnswer::Pin);
@@ -71,7 +71,7 @@ fn that_it_is_to_stay_is_reported() {
 }
 
 #[test]
-fn that_its_node_leaves_is_reported() {
+fn a_copy_on_a_leaving_node_is_reported() {
     let mut at = Node::among(3, STORE);
     let other = at.id_owned_by(ME);
     put(&mut at, other, SIZE);
@@ -81,9 +81,9 @@ fn that_its_node_leaves_is_reported() {
     assert!(matches!(reported(&mut at, id)[..], [CopyReport { complete: true, leaving: true, .. }]));
 }
 
-/// The owner took what it counted us for out of its books when it heard that this was all.
+/// The owner dropped its record of this holder when it received the end of the inventory.
 #[test]
-fn it_is_reported_if_an_inventory_was_told_since_the_question() {
+fn a_copy_is_reported_if_an_inventory_was_sent_since_the_ask() {
     let mut at = Node::among(3, STORE);
     let (id, _, ask) = asked(&mut at);
     take_inventory(&mut at, 2, &[id.shard()]);
@@ -92,7 +92,7 @@ fn it_is_reported_if_an_inventory_was_told_since_the_question() {
 }
 
 #[test]
-fn bytes_that_nobody_wants_any_more_are_given_back() {
+fn bytes_that_are_no_longer_wanted_are_given_back() {
     let mut at = Node::among(3, STORE);
     let (id, call, ask) = asked(&mut at);
     at.ask(Request::Cancel { call });
@@ -104,10 +104,10 @@ fn bytes_that_nobody_wants_any_more_are_given_back() {
 }
 
 #[test]
-fn bytes_that_there_is_no_room_for_are_given_back() {
+fn bytes_without_space_are_given_back() {
     let mut at = Node::among(3, SIZE);
     let (id, _, ask) = asked(&mut at);
-    // Being written, and so it cannot be evicted: all of the space.
+    // A writing takes all of the space, and cannot be evicted.
     let call = at.ask(create(object("large"), SIZE - 64));
     created(&at, call);
     at.take_mail();
@@ -130,7 +130,7 @@ fn owner() -> (Node, ObjectId) {
     (at, id)
 }
 
-/// What node 4, which watches the object, was told since: who has a complete copy, and who has none any more.
+/// The changes that node 4, a subscriber, was told of: nodes with a new complete copy, and nodes whose copy has gone.
 fn watched(at: &mut Node) -> (Vec<NodeId>, Vec<NodeId>) {
     let (mut has, mut gone) = (Vec::new(), Vec::new());
     for (to, message) in at.take_mail() {
@@ -149,7 +149,7 @@ fn watched(at: &mut Node) -> (Vec<NodeId>, Vec<NodeId>) {
 }
 
 #[test]
-fn who_was_sent_the_bytes_counts_until_it_says_otherwise() {
+fn a_receiver_of_the_bytes_counts_as_a_holder_until_it_withdraws() {
     let (mut at, id) = owner();
     at.request(3, id, ask(7));
     assert_eq!(watched(&mut at), (vec![node(3)], vec![]));
@@ -160,7 +160,7 @@ fn who_was_sent_the_bytes_counts_until_it_says_otherwise() {
 }
 
 #[test]
-fn who_takes_its_question_back_has_not_taken_the_answer() {
+fn a_receiver_that_cancels_its_ask_does_not_count_as_a_holder() {
     let (mut at, id) = owner();
     at.request(3, id, ask(7));
     at.request(3, id, DirectoryRequest::CancelAsk { ask: 7 });
@@ -171,7 +171,7 @@ fn who_takes_its_question_back_has_not_taken_the_answer() {
 }
 
 #[test]
-fn a_question_that_is_repeated_is_answered_again() {
+fn a_repeated_ask_is_answered_again() {
     let (mut at, id) = owner();
     for _ in 0..2 {
         at.request(3, id, ask(7));
@@ -190,10 +190,10 @@ fn refuses(message: &PeerMessage) -> bool {
     !matches!(verdict, Verdict::Accepted(_))
 }
 
-/// The answer was lost, and with it all other copies: the asker must not be taken for a holder. But when it asks
-/// again for the first time the answer may have crossed that, and another content must not be accepted meanwhile.
+/// The answer was lost, and all other copies too: the asker must not count as a holder. But its first repeated ask may
+/// have crossed the answer, and another content must not be accepted meanwhile.
 #[test]
-fn who_asks_again_and_again_is_told_of_the_loss() {
+fn a_receiver_that_keeps_asking_is_told_of_the_loss() {
     let mut at = Node::among(4, SMALL + 128);
     at.wait(Duration::from_secs(10));
     let id = at.id_owned_by(ME);
@@ -217,9 +217,9 @@ fn who_asks_again_and_again_is_told_of_the_loss() {
     assert!(at.take_mail().contains(&answer(3, DirectoryAnswer::Lost)));
 }
 
-/// It was not lost, but crossed the repetition of the question.
+/// The answer was not lost, but crossed the repeated ask.
 #[test]
-fn who_has_what_it_is_told_is_lost_says_so() {
+fn a_holder_that_is_told_of_a_loss_reports_its_copy() {
     let mut at = Node::among(3, STORE);
     let (id, _, ask) = asked(&mut at);
     at.answer(2, id, inline(ask));
@@ -230,7 +230,7 @@ fn who_has_what_it_is_told_is_lost_says_so() {
 
 /// The owner's link has 60 kB in half a millisecond: three answers are all that is sent at once.
 #[test]
-fn who_asks_when_the_owners_link_is_full_is_lent_one_who_has_the_object() {
+fn a_receiver_is_lent_a_holder_when_the_owners_link_is_full() {
     let mut at = Node::alone(STORE);
     let (id, size) = (object("x"), 60_000);
     let report = put_report(1, edition(2), size);
@@ -250,10 +250,10 @@ fn who_asks_when_the_owners_link_is_full_is_lent_one_who_has_the_object() {
         });
         answers.collect()
     };
-    // Its own copy is not lent: it is the link that counts.
+    // Its own copy is not lent either, because it would use the same link.
     let lent = [(6, 2), (7, 3), (8, 4), (9, 5)].map(|(to, sender)| (node(to), Some(node(sender))));
     assert_eq!(sent(&mut at), [&[3, 4, 5].map(|to| (node(to), None))[..], &lent].concat());
-    // Who waits gets it as soon as the link has less to carry, or from who was sent it last.
+    // The other askers get it as soon as the link is free, or from the nodes that were sent it last.
     at.wait(Duration::from_micros(600));
     assert_eq!(sent(&mut at), [(node(10), None), (node(11), Some(node(10)))]);
 }

@@ -24,7 +24,7 @@ const STORE: u64 = 8 << 20;
 /// Items of one page at most.
 const ITEMS: usize = 512;
 
-/// One page, as it was told.
+/// One page, as it was sent.
 #[derive(Debug)]
 pub struct Told {
     pub since: u64,
@@ -44,7 +44,7 @@ fn without_digest(shards: &[Shard]) -> Vec<ShardQuery> {
     shards.iter().map(|&shard| ShardQuery { shard, digest: None }).collect()
 }
 
-/// The question of `from`, and the page that is the answer.
+/// Node `from` asks for an inventory. Returns the page that it gets.
 fn ask_for_page(
     at: &mut Node,
     from: u16,
@@ -66,7 +66,7 @@ fn ask_for_page(
     })
 }
 
-/// All that is here of these shards, told to `from` as their owner, where it fits into one page.
+/// The inventory of these shards, sent to `from` as their owner, if it fits into one page.
 pub fn take_inventory(at: &mut Node, from: u16, shards: &[Shard]) -> Told {
     let told =
         ask_for_page(at, from, Scope::All, without_digest(shards), None).expect("it is answered at once");
@@ -111,7 +111,7 @@ fn shards_of_2(at: &mut Node, count: usize) -> Vec<Shard> {
 }
 
 #[test]
-fn a_page_has_512_items_at_most_and_the_next_goes_on_behind_it() {
+fn a_page_has_512_items_at_most_and_the_next_continues_behind_it() {
     let mut at = Node::among(2, STORE);
     let shard = shards_of_2(&mut at, 1)[0];
     let ids = ids_of(shard, ITEMS + 88);
@@ -138,7 +138,7 @@ fn a_page_ends_in_the_middle_of_shards_as_well() {
     let pages = take_pages(&mut at, &shards);
     assert_eq!(pages.iter().map(|told| told.page.copies.len()).collect::<Vec<_>>(), [ITEMS, ITEMS, 176]);
     assert_eq!(pages.iter().flat_map(Told::copies).collect::<Vec<_>>(), ids);
-    // If the shards before the cursor are named once more, they are not told once more.
+    // Shards before the cursor that are named again are not sent again.
     let again = ask_for_page(&mut at, 2, Scope::All, without_digest(&shards), pages[1].next).expect("a page");
     assert_eq!(again.copies(), pages[2].copies());
 }
@@ -192,7 +192,7 @@ fn copies_claims_deletions_and_losses_follow_one_another_over_the_pages() {
 }
 
 #[test]
-fn copies_are_told_as_they_are() {
+fn copies_are_reported_as_they_are() {
     let mut at = Node::among(3, STORE);
     let (written, read) = (at.id_owned_by(2), at.id_owned_by(3));
     let call = at.ask(create(written, SIZE));
@@ -214,7 +214,7 @@ fn copies_are_told_as_they_are() {
 }
 
 #[test]
-fn partial_sums_are_nobodys_business() {
+fn partial_sums_are_not_reported() {
     let mut at = Node::among(2, STORE);
     let source = at.id_owned_by(ME);
     put(&mut at, source, SIZE);
@@ -226,7 +226,7 @@ fn partial_sums_are_nobodys_business() {
 }
 
 #[test]
-fn claims_are_told_with_the_time_at_which_they_were_accepted() {
+fn claims_are_reported_with_their_stamps() {
     let mut at = Node::among(2, STORE);
     let target = at.id_owned_by(2);
     at.ask(reduce(target, &[object("never comes")], 1, FoldOrder::Arrival));
@@ -242,7 +242,7 @@ fn claims_are_told_with_the_time_at_which_they_were_accepted() {
     assert_eq!(take_inventory(&mut at, 2, &[target.shard()]).page.claims, [(target, claim, Some(stamp))]);
 }
 
-/// What stands for a copy in the digest of its shard. Both sides compute it: it is part of the protocol.
+/// A copy's part of the digest of its shard. Both sides compute it: it is part of the protocol.
 pub fn digest_of(id: ObjectId, edition: Edition, complete: bool, pinned: bool) -> u64 {
     let (low, high) = id.0.split_at(8);
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
@@ -252,7 +252,7 @@ pub fn digest_of(id: ObjectId, edition: Edition, complete: bool, pinned: bool) -
 }
 
 #[test]
-fn of_a_shard_whose_digest_is_right_no_copies_are_told() {
+fn copies_of_a_shard_with_the_right_digest_are_not_reported() {
     let mut at = Node::among(2, STORE);
     let shards = shards_of_2(&mut at, 3);
     let [empty, right, wrong] = shards[..] else { unreachable!("three") };
@@ -282,7 +282,7 @@ fn of_a_shard_whose_digest_is_right_no_copies_are_told() {
 
 /// They change all the time, and both sides hear of them by other ways.
 #[test]
-fn parts_on_their_way_do_not_count_in_a_digest() {
+fn partial_copies_do_not_count_in_a_digest() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     at.ask(get(id));
@@ -292,9 +292,9 @@ fn parts_on_their_way_do_not_count_in_a_digest() {
     assert_eq!((told.unchanged, told.page.copies), (vec![id.shard()], vec![]));
 }
 
-/// A backup asks the owner for what nobody else could tell of.
+/// A backup asks the owner for facts that no other node knows.
 #[test]
-fn a_backup_is_told_of_deletions_losses_and_what_only_the_owner_has() {
+fn a_backup_hears_of_deletions_losses_and_only_copies_of_the_owner() {
     let mut at = Node::among(3, STORE);
     let shard = at.id_owned_by(ME).shard();
     let ids = ids_of(shard, 4);
@@ -313,7 +313,7 @@ fn a_backup_is_told_of_deletions_losses_and_what_only_the_owner_has() {
 }
 
 #[test]
-fn once_an_inventory_is_told_the_verdict_of_whoever_asked_counts_alone() {
+fn after_an_inventory_only_the_verdict_of_the_node_that_asked_counts() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     let call = at.ask(create(id, SIZE));
@@ -329,7 +329,7 @@ fn once_an_inventory_is_told_the_verdict_of_whoever_asked_counts_alone() {
 
 /// An owner that asks twice for one page takes in the first answer: perhaps that of a moment before.
 #[test]
-fn what_is_sealed_after_an_inventory_that_told_it_as_complete_is_announced_all_the_same() {
+fn a_copy_sealed_after_an_inventory_reported_it_complete_is_still_announced() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     let call = at.ask(create(id, SIZE));
@@ -351,7 +351,7 @@ fn what_is_sealed_after_an_inventory_that_told_it_as_complete_is_announced_all_t
 
 /// It has heard of a change of members before us; or it was wrong.
 #[test]
-fn whoever_asks_for_all_is_taken_for_the_owner_for_a_while() {
+fn a_node_that_asks_for_all_counts_as_the_owner_for_a_while() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     at.ask(get(id));
@@ -388,7 +388,7 @@ fn a_member_that_asks_about_a_shard_of_ours_is_not_taken_for_its_owner() {
 }
 
 #[test]
-fn clocks_are_told_and_heard_with_every_inventory() {
+fn every_inventory_carries_the_clock() {
     let mut at = Node::among(2, STORE);
     let before = take_inventory(&mut at, 2, &[]).clock;
     assert!(before.ms() >= at.now.as_millis() as u64);
@@ -399,7 +399,7 @@ fn clocks_are_told_and_heard_with_every_inventory() {
 }
 
 #[test]
-fn a_question_about_a_shard_that_there_is_not_is_not_answered() {
+fn a_request_about_a_shard_that_does_not_exist_is_not_answered() {
     let mut at = Node::among(2, STORE);
     for scope in [Scope::All, Scope::Past] {
         let none = Shard(limits::SHARDS as u16);
@@ -408,7 +408,7 @@ fn a_question_about_a_shard_that_there_is_not_is_not_answered() {
 }
 
 #[test]
-fn a_question_about_too_many_shards_is_not_answered() {
+fn a_request_about_too_many_shards_is_not_answered() {
     let mut at = Node::among(2, STORE);
     let shards: Vec<_> = Shard::all().take(1025).collect();
     assert!(ask_for_page(&mut at, 2, Scope::Past, without_digest(&shards), None).is_none());
@@ -417,7 +417,7 @@ fn a_question_about_too_many_shards_is_not_answered() {
 
 /// A digest stands for copies alone.
 #[test]
-fn claims_are_told_also_where_the_digest_is_right() {
+fn claims_are_reported_even_where_the_digest_is_right() {
     let mut at = Node::among(2, STORE);
     let target = at.id_owned_by(2);
     at.ask(reduce(target, &[object("never comes")], 1, FoldOrder::Arrival));

@@ -15,7 +15,7 @@ use crate::requests::{accepted, announce, ask, create, edition, get, object, put
 
 const STORE: u64 = 8 << 20;
 
-/// Longer than gossip takes to let somebody in, and shorter than the answer with all members may take.
+/// Longer than gossip takes to let a node in, and shorter than the answer with all members may take.
 const WELCOME: Duration = Duration::from_millis(300);
 
 /// We have heard of one member at least, and have asked it for all.
@@ -32,7 +32,7 @@ fn tell_members(at: &mut Node, last: u16) {
     at.hear(2, PeerMessage::Members { members, partial: false });
 }
 
-/// Says that there is nothing, whatever inventory is asked for; what that was.
+/// Answers every inventory request with an empty page. Returns the requests.
 fn answer_all(at: &mut Node) -> Vec<Asked> {
     let mut all = Vec::new();
     loop {
@@ -56,7 +56,7 @@ fn id_owned_by(number: u16, last: u16) -> ObjectId {
 }
 
 #[test]
-fn it_asks_for_all_members_before_anything_else() {
+fn a_joiner_asks_for_all_members_before_anything_else() {
     let mut at = starting_beside(3);
     assert_eq!(asked_for_members(&at.mail), [2]);
     at.ask(get(id_owned_by(2, 3)));
@@ -69,7 +69,7 @@ fn it_asks_for_all_members_before_anything_else() {
 }
 
 #[test]
-fn many_members_are_taken_in_by_turns_and_asked_when_all_are_known() {
+fn many_members_are_added_in_turns_and_asked_when_all_are_known() {
     const LAST: u16 = 200;
     let mut at = starting_beside(3);
     tell_members(&mut at, LAST);
@@ -92,7 +92,7 @@ fn many_members_are_taken_in_by_turns_and_asked_when_all_are_known() {
 }
 
 #[test]
-fn it_asks_all_members_about_its_own_shards_alone() {
+fn a_joiner_asks_all_members_only_about_its_own_shards() {
     let mut at = starting_beside(3);
     tell_members(&mut at, 3);
     assert!([2, 3].iter().all(|&number| at.status().members.contains(&node(number))));
@@ -104,13 +104,13 @@ fn it_asks_all_members_about_its_own_shards_alone() {
         let id = object(&format!("object {number}"));
         let asked_of = asked.iter().filter(|asked| asked.is_about(id.shard())).map(|asked| asked.of);
         let expected: &[u16] = if others.owner_of(id) == ME { &[2, 3] } else { &[] };
-        // Some twice: what was said before they knew us may be lost.
+        // Some are asked twice: requests from before they knew us may be lost.
         assert_eq!(asked_of.collect::<BTreeSet<_>>(), expected.iter().copied().collect(), "{number}");
     }
 }
 
 #[test]
-fn questions_of_its_clients_are_asked_when_it_has_joined() {
+fn requests_of_clients_are_sent_when_the_node_has_joined() {
     let (theirs, ours) = (id_owned_by(2, 2), id_owned_by(ME, 2));
     let mut at = starting_beside(2);
     at.ask(get(theirs));
@@ -162,7 +162,7 @@ fn a_put_that_is_accepted_before_its_node_has_joined_is_reported_when_it_is_comp
 }
 
 #[test]
-fn what_others_ask_of_it_is_answered_when_it_knows_what_there_is() {
+fn a_joiner_answers_when_its_shard_is_recovered() {
     let id = id_owned_by(ME, 2);
     let mut at = starting_beside(2);
     at.request(2, id, DirectoryRequest::Locate { token: 7 });
@@ -179,7 +179,7 @@ fn what_others_ask_of_it_is_answered_when_it_knows_what_there_is() {
 
 /// A shard of the last ones would be asked about last.
 #[test]
-fn shards_that_somebody_waits_for_come_first() {
+fn shards_with_waiting_requests_are_recovered_first() {
     let mut others = Node::among(2, 0);
     let ids = (0..).map(|number| object(&format!("wanted {number}")));
     let mut late = ids.filter(|id| id.shard().index() > 4000);
@@ -199,7 +199,7 @@ fn shards_that_somebody_waits_for_come_first() {
 }
 
 #[test]
-fn it_says_that_it_has_nothing_to_tell_as_long_as_that_is_true() {
+fn a_joiner_says_that_it_is_fresh_until_it_has_objects() {
     for writes in [false, true] {
         let mut at = starting_beside(2);
         if writes {
@@ -230,7 +230,7 @@ fn a_member_that_has_just_started_is_not_asked_for_its_inventory() {
 }
 
 #[test]
-fn if_one_member_does_not_tell_it_of_all_another_one_is_asked() {
+fn a_joiner_asks_another_member_if_one_does_not_list_all() {
     let mut at = starting_beside(3);
     at.wait(Duration::from_millis(1100));
     let asked = asked_for_members(&at.mail);
@@ -244,7 +244,7 @@ fn if_one_member_does_not_tell_it_of_all_another_one_is_asked() {
 }
 
 #[test]
-fn a_node_that_reaches_nobody_goes_on_alone() {
+fn a_node_that_reaches_no_member_continues_alone() {
     let mut at = Node::starting_beside(1, STORE);
     let call = at.ask(Request::Locate { id: object("x"), timeout_ms: None });
     at.wait(Duration::from_millis(1900));
@@ -256,7 +256,7 @@ fn a_node_that_reaches_nobody_goes_on_alone() {
 }
 
 #[test]
-fn a_member_tells_a_newcomer_of_all_and_of_itself() {
+fn a_member_lists_all_members_and_itself_to_a_newcomer() {
     let mut at = Node::among(4, STORE);
     at.hear(9, PeerMessage::MembersRequest);
     let told = at.take_mail().into_iter().find_map(|(to, message)| match message {
@@ -268,7 +268,7 @@ fn a_member_tells_a_newcomer_of_all_and_of_itself() {
     assert_eq!(members, (ME..=4).chain([9]).map(node).collect::<Vec<_>>(), "it is one from now on");
 }
 
-/// Each of two that join at the same time asks every member: who asks second hears of the other.
+/// Each of two nodes that join at the same time asks every member. The second one hears of the first.
 #[test]
 fn newcomers_are_told_of_each_other() {
     let mut at = Node::among(2, STORE);
@@ -294,7 +294,7 @@ fn newcomers_are_told_of_each_other() {
 
 /// It may hear of another newcomer before the seed has answered.
 #[test]
-fn who_joins_beside_it_does_not_tell_it_all_members() {
+fn a_node_that_is_joining_itself_gives_a_partial_list_of_members() {
     let mut at = Node::starting_beside(1, STORE);
     at.wait(Duration::from_millis(10));
     at.take_mail();
@@ -314,7 +314,7 @@ fn who_joins_beside_it_does_not_tell_it_all_members() {
 }
 
 #[test]
-fn where_all_seeds_join_as_well_nobody_is_waited_for() {
+fn a_joiner_does_not_wait_for_seeds_that_are_joining_too() {
     let mut at = starting_beside(2);
     at.hear(2, PeerMessage::Members { members: vec![(node(ME), 0), (node(2), 0)], partial: true });
     at.wait(Duration::from_millis(5));

@@ -27,7 +27,7 @@ fn report_of(at: &mut Node, id: ObjectId) -> CopyReport {
 }
 
 #[test]
-fn who_is_not_asked_to_hand_over_leaves_at_once() {
+fn a_node_without_time_to_hand_over_leaves_at_once() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(ME);
     put(&mut at, id, SIZE);
@@ -36,7 +36,7 @@ fn who_is_not_asked_to_hand_over_leaves_at_once() {
 }
 
 #[test]
-fn what_only_it_holds_is_kept_elsewhere_before_it_leaves() {
+fn only_copies_are_pinned_elsewhere_before_a_node_leaves() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(2);
     let call = at.ask(create(id, SIZE));
@@ -61,7 +61,7 @@ fn what_only_it_holds_is_kept_elsewhere_before_it_leaves() {
 }
 
 #[test]
-fn what_was_told_before_it_was_to_leave_is_told_again() {
+fn a_leaver_repeats_its_earlier_reports() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(2);
     at.ask(put_small(id, 8));
@@ -73,9 +73,9 @@ fn what_was_told_before_it_was_to_leave_is_told_again() {
     assert!(report.leaving && report.complete);
 }
 
-/// Owners forget what a node watches that is gone.
+/// Owners drop the subscriptions of a node that is gone.
 #[test]
-fn it_says_nothing_of_each_object_when_its_time_is_up() {
+fn a_leaver_whose_time_is_up_reports_no_single_objects() {
     let mut at = Node::among(2, 8 << 20);
     let ids: Vec<_> = (0..300).map(|number| object(&format!("kept here {number}"))).collect();
     let theirs: Vec<_> = ids.into_iter().filter(|&id| at.owner_of(id) == 2).collect();
@@ -95,7 +95,7 @@ fn it_says_nothing_of_each_object_when_its_time_is_up() {
 }
 
 #[test]
-fn it_does_not_wait_for_ever() {
+fn a_leaver_does_not_wait_for_ever() {
     let mut at = Node::among(2, 8 << 20);
     let id = at.id_owned_by(ME);
     put(&mut at, id, SIZE);
@@ -105,7 +105,7 @@ fn it_does_not_wait_for_ever() {
 }
 
 #[test]
-fn an_owner_brings_what_a_leaver_holds_to_another_node() {
+fn an_owner_brings_the_copies_of_a_leaver_to_another_node() {
     let mut at = Node::among(4, 8 << 20);
     let id = at.id_owned_by(ME);
     let mut report = put_report(1, edition(5), SIZE);
@@ -122,9 +122,9 @@ fn an_owner_brings_what_a_leaver_holds_to_another_node() {
     assert!(pulls.iter().any(pulled), "{pulls:?}");
 }
 
-/// Its word that it leaves may have been lost with a connection, and no digest repeats it.
+/// The report that it leaves may have been lost with a connection, and no digest repeats it.
 #[test]
-fn a_leaver_tells_its_copies_again_also_where_their_owner_knows_them() {
+fn a_leaver_reports_even_copies_that_their_owner_knows() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(2);
     at.ask(put_small(id, 8));
@@ -158,7 +158,7 @@ fn with_a_put_and_a_get() -> (Node, [ObjectId; 2], Edition, TransferId) {
 
 /// The node that kept it died meanwhile, and its owner had not heard that we leave.
 #[test]
-fn what_it_is_to_keep_while_it_leaves_is_handed_over_too() {
+fn a_copy_pinned_while_its_node_leaves_is_handed_over() {
     let (mut at, [put_here, got], writing, transfer) = with_a_put_and_a_get();
     at.end_receive(transfer);
     at.handle(Input::Leave { within: WITHIN });
@@ -176,7 +176,7 @@ fn what_it_is_to_keep_while_it_leaves_is_handed_over_too() {
 
 /// Put again, and got from a node that leaves as well.
 #[test]
-fn what_is_put_again_while_it_leaves_is_handed_over_too() {
+fn an_object_put_again_while_its_node_leaves_is_handed_over() {
     let (mut at, [put_here, again], writing, transfer) = with_a_put_and_a_get();
     let call = at.ask(create(again, SIZE));
     at.handle(Input::Leave { within: WITHIN });
@@ -190,7 +190,7 @@ fn what_is_put_again_while_it_leaves_is_handed_over_too() {
 
 /// The others were told that it is gone: they ask other owners, and would not hear of its verdicts.
 #[test]
-fn who_has_left_accepts_nothing_any_more() {
+fn a_node_that_has_left_accepts_nothing() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(ME);
     at.handle(Input::Leave { within: WITHIN });

@@ -20,7 +20,7 @@ use crate::waits::wait;
 
 const STORE: u64 = 8 << 20;
 
-/// The longest waiting come first; nobody else waits for all of them.
+/// The longest waiting calls come first, and no other call waits for all of them.
 #[test]
 fn many_gets_of_an_object_that_is_sealed_are_answered_in_turns() {
     for deleted in [false, true] {
@@ -34,7 +34,7 @@ fn many_gets_of_an_object_that_is_sealed_are_answered_in_turns() {
         let at_once = answered(&at);
         assert!((1..=4000).contains(&at_once), "{at_once}");
         assert!(calls[at_once..].iter().all(|&call| !at.replies.contains_key(&(CLIENT, call))), "in order");
-        // A new get is answered at once with what is here, and nobody has run out of time for it.
+        // A new get is answered at once with the copy that is here, and no other get has timed out for it.
         let last = at.ask(Request::Get { id, timeout_ms: Some(0), partial: false, fail_if_lost: false });
         assert!(has_view(&at, last));
         if deleted {
@@ -61,7 +61,7 @@ fn has_view(at: &Node, call: u64) -> bool {
 }
 
 #[test]
-fn a_get_whose_time_is_up_gets_what_is_here() {
+fn a_get_whose_time_is_up_gets_the_copy_that_is_here() {
     let mut at = Node::alone(STORE);
     let id = object("slow");
     let call = at.ask(create(id, SIZE));
@@ -94,9 +94,9 @@ fn a_copy_that_goes_before_all_have_it_is_fetched_for_the_others() {
     assert!(calls.into_iter().all(|call| has_view(&at, call)));
 }
 
-/// Those who asked first are told first; whose time is up is told what became of the object.
+/// The first gets are answered first. Gets that time out meanwhile are told of the loss or deletion, too.
 #[test]
-fn that_an_object_will_not_come_many_gets_are_told_in_turns() {
+fn many_gets_of_a_lost_or_deleted_object_fail_in_turns() {
     for kind in [ErrorKind::Deleted, ErrorKind::Lost] {
         let mut at = Node::among(2, STORE);
         let id = at.id_owned_by(2);
@@ -125,7 +125,7 @@ fn that_an_object_will_not_come_many_gets_are_told_in_turns() {
 
 /// It comes after all, before all are told that it is lost.
 #[test]
-fn what_is_not_lost_any_more_is_not_told_to_be() {
+fn an_object_that_comes_after_all_is_not_reported_lost() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     let get = Request::Get { id, timeout_ms: None, partial: false, fail_if_lost: true };
@@ -141,7 +141,7 @@ fn what_is_not_lost_any_more_is_not_told_to_be() {
 }
 
 #[test]
-fn many_who_watch_one_object_are_told_in_turns() {
+fn many_waits_for_one_object_are_answered_in_turns() {
     let complete =
         || DirectoryAnswer::Copy { node: node(2), report: put_report(1, edition(5), SIZE), payload: None };
     for kind in [None, Some(ErrorKind::Lost), Some(ErrorKind::Deleted)] {
@@ -160,7 +160,7 @@ fn many_who_watch_one_object_are_told_in_turns() {
             Some(ErrorKind::Lost) => DirectoryAnswer::Lost,
             Some(_) => deleted(&at),
         };
-        // Who is not told yet goes on.
+        // Gets that were not answered yet continue.
         let cancelled = at.ask(wait);
         at.answer(2, id, answer);
         at.ask(Request::Cancel { call: cancelled });
@@ -183,9 +183,9 @@ fn many_who_watch_one_object_are_told_in_turns() {
     }
 }
 
-/// The last of them hear how things stand when it is their turn.
+/// The last of them get the state at their turn.
 #[test]
-fn news_of_an_object_that_many_watch_do_not_cross() {
+fn events_of_an_object_that_many_watch_stay_in_order() {
     let mut at = Node::among(2, STORE);
     let id = at.id_owned_by(2);
     let ids = vec![object("never"), id];
@@ -200,9 +200,9 @@ fn news_of_an_object_that_many_watch_do_not_cross() {
     assert!(lost <= 1024 && lost + ready == 8000, "{lost}, {ready}");
 }
 
-/// They take nobody's turn, wherever they stand among the others.
+/// They take no other wait's turn, wherever they stand in the list.
 #[test]
-fn who_begins_to_watch_while_many_are_told_keeps_nobody_from_hearing() {
+fn new_waits_do_not_delay_those_that_are_answered_in_turns() {
     let mut at = Node::among(2, STORE);
     let id = at.id_owned_by(2);
     let wait = |count| wait(&[object("never"), id], count);
@@ -220,9 +220,9 @@ fn who_begins_to_watch_while_many_are_told_keeps_nobody_from_hearing() {
     assert_eq!(calls.iter().flatten().filter(|call| !told(call)).count(), 0);
 }
 
-/// Their owner was asked long before, and says it only once.
+/// The owner was asked long before, and sends the deletion only once.
 #[test]
-fn who_begins_to_watch_while_many_are_told_of_a_deletion_is_told_too() {
+fn new_waits_hear_of_a_deletion_that_is_reported_in_turns() {
     let mut at = Node::among(2, STORE);
     let id = at.id_owned_by(2);
     let wait = wait(&[object("never"), id], 1);
@@ -259,9 +259,9 @@ fn a_wait_that_takes_the_number_of_another_one_waits_for_its_own_objects() {
     assert_eq!(at.reply(1 << 40), None);
 }
 
-/// One is in the way of the others, or all of them go on.
+/// One put waits in front of the others, or all of them continue.
 #[test]
-fn many_puts_of_one_object_go_on_in_turns() {
+fn many_puts_of_one_object_continue_in_turns() {
     let mut at = Node::alone(STORE);
     let id = object("slow");
     let call = at.ask(create(id, SIZE));
@@ -284,9 +284,9 @@ fn many_puts_of_one_object_go_on_in_turns() {
     assert!(calls[3..].iter().all(|&call| at.reply(call) == Some(&Reply::Done)));
 }
 
-/// None of them becomes another writing of it first, or is shown another one.
+/// None of them becomes a new writing, or follows one.
 #[test]
-fn many_puts_and_gets_of_an_object_that_is_deleted_are_told_so() {
+fn many_puts_and_gets_of_a_deleted_object_all_fail() {
     for request in [create(object("x"), SIZE), get_partial(object("x"))] {
         let mut at = Node::alone(STORE);
         let first = match request {
@@ -302,13 +302,13 @@ fn many_puts_and_gets_of_an_object_that_is_deleted_are_told_so() {
             _ => false,
         };
         assert_eq!(calls.iter().filter(|call| !is_told(call)).count(), 0);
-        // What their clients may be writing.
+        // The copies that their clients may be writing.
         assert_eq!(at.status().copies, 1 + u64::from(first.is_some()));
     }
 }
 
 #[test]
-fn many_gets_that_are_content_with_part_get_it_in_turns() {
+fn many_partial_gets_are_answered_in_turns() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     let calls: Vec<_> = (0..8000).map(|_| at.ask(get_partial(id))).collect();
@@ -323,7 +323,7 @@ fn many_gets_that_are_content_with_part_get_it_in_turns() {
 
 /// Of one object, or of many.
 #[test]
-fn many_puts_that_wait_for_room_go_on_in_turns() {
+fn many_puts_that_wait_for_space_continue_in_turns() {
     for one in [true, false] {
         let mut at = Node::alone(STORE);
         let full = object("full");
@@ -346,7 +346,7 @@ fn many_puts_that_wait_for_room_go_on_in_turns() {
     }
 }
 
-/// Of small copies that nobody uses; of each size there is space for so many.
+/// Unused small copies. There is space for so many of each size.
 const SMALL_COPIES: u64 = 2500;
 const LARGE: u64 = 2400 * (SMALL.next_multiple_of(64) + 64);
 
@@ -378,9 +378,9 @@ fn assert_evicts_some(at: &Node) {
     assert!((1..=1024).contains(&at_once), "{at_once}");
 }
 
-/// It is not in the way of what fits.
+/// It does not delay smaller objects that fit.
 #[test]
-fn room_for_a_large_put_is_made_in_turns() {
+fn space_for_a_large_put_is_made_in_turns() {
     let mut at = among_with_room(0);
     fill_with_small_copies(&mut at);
     let call = at.ask(create(object("large"), LARGE));
@@ -394,7 +394,7 @@ fn room_for_a_large_put_is_made_in_turns() {
 }
 
 #[test]
-fn room_for_several_large_puts_is_made_for_one_after_the_other() {
+fn space_for_several_large_puts_is_made_for_one_after_the_other() {
     let mut at = among_with_room(0);
     fill_with_small_copies(&mut at);
     let calls = ["a", "b", "c"].map(|name| at.ask(create(object(name), LARGE / 3)));
@@ -414,7 +414,7 @@ fn room_for_several_large_puts_is_made_for_one_after_the_other() {
 
 /// It asks for a sender again once all of that space is there.
 #[test]
-fn room_for_a_large_object_that_is_fetched_is_made_in_turns() {
+fn space_for_a_large_fetch_is_made_in_turns() {
     let mut at = among_with_room(0);
     fill_with_small_copies(&mut at);
     let id = at.id_owned_by(2);
@@ -434,9 +434,9 @@ fn room_for_a_large_object_that_is_fetched_is_made_in_turns() {
     assert!(has_view(&at, call));
 }
 
-/// What it sums up does not go for it, although nobody has used it for longer.
+/// Its own sources are not evicted for it, although they were used least recently.
 #[test]
-fn room_for_a_large_sum_is_made_in_turns() {
+fn space_for_a_large_sum_is_made_in_turns() {
     let mut at = among_with_room(LARGE + 64);
     let source = at.id_owned_by(2);
     at.ask(get(source));
@@ -462,7 +462,7 @@ fn assignments(mail: &[(NodeId, PeerMessage)]) -> usize {
     mail.iter().filter(|(_, message)| matches!(message, PeerMessage::AssignSlot { .. })).count()
 }
 
-/// Nobody is told what to do before it is known what exists of all of them.
+/// No slot is assigned before the owners have answered about all sources.
 #[test]
 fn the_sources_of_a_large_reduction_are_watched_and_assigned_in_turns() {
     let mut at = Node::alone(STORE);
@@ -481,12 +481,12 @@ fn the_sources_of_a_large_reduction_are_watched_and_assigned_in_turns() {
     }
     told.retain(|&count| count > 0);
     assert!(told.len() > 2 && told.iter().all(|&count| count <= 1024), "{told:?}");
-    // The first in order is a source that speaks for itself.
+    // The first in order is a source, and no partial sum.
     assert_eq!(told.iter().sum::<usize>(), 4095);
     assert_eq!(at.gauge("objects watched"), 4096);
 }
 
-/// It is given up before it watches all of them.
+/// It is given up before it has subscribed to all of them.
 #[test]
 fn a_large_reduction_that_is_given_up_at_once_watches_nothing() {
     let mut at = Node::among(2, STORE);

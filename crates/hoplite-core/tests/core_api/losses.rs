@@ -17,7 +17,7 @@ pub fn get_or_lost(id: ObjectId) -> Request {
 }
 
 #[test]
-fn who_asks_after_the_loss_is_told_too_and_a_new_put_ends_it() {
+fn asks_after_a_loss_are_told_of_it_until_a_new_put() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(ME);
     at.request(3, id, announce(put_report(1, edition(5), SIZE)));
@@ -34,9 +34,9 @@ fn who_asks_after_the_loss_is_told_too_and_a_new_put_ends_it() {
     assert!(matches!(at.reply(call), Some(Reply::View { .. })));
 }
 
-/// The first time that may be lost on the way, for example with the connection.
+/// The first answer may be lost, for example with the connection.
 #[test]
-fn whoever_asks_or_watches_again_is_told_of_the_loss_again() {
+fn repeated_asks_and_subscriptions_are_told_of_the_loss_again() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(ME);
     at.request(3, id, announce(put_report(1, edition(5), SIZE)));
@@ -51,7 +51,7 @@ fn whoever_asks_or_watches_again_is_told_of_the_loss_again() {
 }
 
 #[test]
-fn whoever_waits_when_the_last_copy_dies_is_told() {
+fn waiting_nodes_are_told_when_the_last_copy_dies() {
     let mut at = Node::among(4, 8 << 20);
     let id = at.id_owned_by(ME);
     at.request(2, id, DirectoryRequest::Subscribe { bytes_max: None });
@@ -64,9 +64,9 @@ fn whoever_waits_when_the_last_copy_dies_is_told() {
     assert_eq!(lost.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [3, 2], "{told:?}");
 }
 
-/// A receiver that stood still was counted out when the writer died: nobody told it to drop its part.
+/// A paused receiver was taken for dead when the writer died, so it was not told to drop its part.
 #[test]
-fn who_asks_for_the_rest_of_what_is_lost_is_told_to_drop_its_part() {
+fn a_receiver_that_asks_for_the_rest_of_a_lost_edition_is_told_to_drop_its_part() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(ME);
     at.request(3, id, announce(put_report(1, edition(5), SIZE)));
@@ -81,7 +81,7 @@ fn who_asks_for_the_rest_of_what_is_lost_is_told_to_drop_its_part() {
 }
 
 #[test]
-fn a_loss_is_forgotten_in_the_end() {
+fn a_loss_expires() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(ME);
     at.request(3, id, announce(put_report(1, edition(5), SIZE)));
@@ -93,7 +93,7 @@ fn a_loss_is_forgotten_in_the_end() {
 }
 
 #[test]
-fn a_wait_fails_for_what_its_caller_does_not_know_to_be_lost() {
+fn a_wait_fails_for_losses_that_its_caller_does_not_know() {
     let mut at = Node::among(2, 8 << 20);
     let ids = [at.id_owned_by(2), object("other")];
     let wait = |known_lost: &[ObjectId]| Request::Wait {
@@ -108,7 +108,7 @@ fn a_wait_fails_for_what_its_caller_does_not_know_to_be_lost() {
     at.answer(2, ids[0], DirectoryAnswer::Lost);
     assert_eq!(failed(&at, first), ErrorKind::Lost);
     assert_eq!(at.reply(knowing), None);
-    // What this node was told of before is told to who comes later.
+    // Later calls are told of the reports that came before.
     let late = at.ask(wait(&[]));
     assert_eq!(failed(&at, late), ErrorKind::Lost);
 }
@@ -139,7 +139,7 @@ fn an_owner_breaks_a_ring_of_receivers() {
     assert_eq!(at.take_answers(id), [(4, ask_again(2))]);
 }
 
-/// The word that `sender` is not to be received from.
+/// An owner's answer that `sender` is not to be received from.
 fn ask_again(sender: u16) -> DirectoryAnswer {
     DirectoryAnswer::AskAgain { edition: edition(5), sender: node(sender) }
 }

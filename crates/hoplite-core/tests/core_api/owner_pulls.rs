@@ -31,7 +31,7 @@ fn reported_to_another_owner() -> (Node, ObjectId, u16) {
 
 /// It may have owned the shard all along: only we took a dead node for alive, and told it what we had.
 #[test]
-fn an_owner_that_does_not_ask_what_is_here_is_asked_to() {
+fn an_owner_that_does_not_pull_our_inventory_is_asked_to() {
     let (mut at, _, owner) = reported_to_another_owner();
     at.kill(9);
     at.take_mail();
@@ -44,7 +44,7 @@ fn an_owner_that_does_not_ask_what_is_here_is_asked_to() {
 }
 
 #[test]
-fn an_owner_that_has_asked_what_is_here_is_not_asked_again() {
+fn an_owner_that_has_pulled_our_inventory_is_not_asked_again() {
     let (mut at, id, owner) = reported_to_another_owner();
     at.kill(9);
     take_inventory(&mut at, owner, &[id.shard()]);

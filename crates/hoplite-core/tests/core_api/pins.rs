@@ -20,13 +20,14 @@ const STORE: u64 = 8 << 20;
 /// Longer than the pause after which a peer is told again.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// Who was told to keep the object since the mail was last taken.
+/// The nodes that were told to pin the object since the mail was last taken.
 fn told_to_keep(at: &mut Node, id: ObjectId) -> Vec<u16> {
     let answers = at.take_answers(id).into_iter();
     answers.filter(|(_, answer)| *answer == DirectoryAnswer::Pin).map(|(to, _)| to).collect()
 }
 
-/// Node 5 has put an object of ours, of which these have a copy, and is dead. Who is told to keep it.
+/// Node 5 has put an object of ours, of which these have a copy, and is dead. Returns the nodes that are told to pin
+/// it.
 fn left_by_its_writer(holders: &[u16]) -> (Node, ObjectId, Vec<u16>) {
     let mut at = Node::among(5, STORE);
     let id = at.id_owned_by(ME);
@@ -45,7 +46,7 @@ fn kept() -> DirectoryRequest {
 }
 
 #[test]
-fn when_the_node_that_kept_an_object_dies_another_one_is_to_keep_it() {
+fn another_node_pins_an_object_when_its_keeper_dies() {
     let (mut at, id, keepers) = left_by_its_writer(&[2, 3]);
     assert_eq!(keepers, [2], "one is enough");
     at.request(2, id, kept());
@@ -53,9 +54,9 @@ fn when_the_node_that_kept_an_object_dies_another_one_is_to_keep_it() {
     assert_eq!(told_to_keep(&mut at, id), [3]);
 }
 
-/// Its bytes had arrived there before their sender died, and it stood still until now.
+/// Its bytes had arrived there before their sender died, and the node was paused until now.
 #[test]
-fn a_copy_that_turns_up_when_nobody_keeps_the_object_is_to_be_kept() {
+fn a_new_copy_is_pinned_when_no_other_is() {
     let (mut at, id, keepers) = left_by_its_writer(&[]);
     assert_eq!(keepers, []);
     at.request(2, id, announce(received_report(1, edition(5), SIZE, None)));
@@ -66,7 +67,7 @@ fn a_copy_that_turns_up_when_nobody_keeps_the_object_is_to_be_kept() {
 }
 
 #[test]
-fn a_copy_that_is_complete_before_its_writer_has_sealed_is_not_to_be_kept() {
+fn a_copy_that_is_complete_before_its_writer_has_sealed_is_not_pinned() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(ME);
     at.request(3, id, announce(writing_report(3, 1, edition(5), SIZE)));
@@ -75,7 +76,7 @@ fn a_copy_that_is_complete_before_its_writer_has_sealed_is_not_to_be_kept() {
 }
 
 #[test]
-fn it_is_repeated_on_each_new_connection_until_the_copy_is_reported_as_pinned() {
+fn a_pin_is_repeated_on_each_new_connection_until_it_is_reported() {
     let (mut at, id, _) = left_by_its_writer(&[2, 3]);
     for _ in 0..3 {
         at.handle(Input::PeerBroken { node: node(2) });
@@ -91,9 +92,9 @@ fn it_is_repeated_on_each_new_connection_until_the_copy_is_reported_as_pinned() 
     assert_eq!(told_to_keep(&mut at, id), []);
 }
 
-/// In turns of 256: whoever has ten thousand must not keep others waiting.
+/// In turns of 256: a node with ten thousand objects must not delay others.
 #[test]
-fn many_are_repeated_a_few_at_a_time() {
+fn many_pins_are_repeated_a_few_at_a_time() {
     let mut at = Node::among(5, STORE);
     let shard = at.id_owned_by(ME).shard();
     let ids = ids_of(shard, 700);
@@ -121,21 +122,21 @@ fn many_are_repeated_a_few_at_a_time() {
 }
 
 #[test]
-fn a_keeper_that_dies_before_it_has_said_so_is_replaced() {
+fn a_keeper_that_dies_before_it_reports_its_pin_is_replaced() {
     let (mut at, id, _) = left_by_its_writer(&[2, 3]);
     at.crash(2);
     assert_eq!(told_to_keep(&mut at, id), [3]);
 }
 
 #[test]
-fn a_keeper_that_has_no_copy_any_more_is_replaced() {
+fn a_keeper_without_a_copy_is_replaced() {
     let (mut at, id, _) = left_by_its_writer(&[2, 3]);
     at.request(2, id, DirectoryRequest::Withdraw { seq: 2, edition: edition(5) });
     assert_eq!(told_to_keep(&mut at, id), [3]);
 }
 
 #[test]
-fn who_has_no_room_to_keep_it_is_not_told_again_while_another_one_is_left() {
+fn a_node_without_space_is_not_told_to_pin_again_while_another_is_left() {
     let (mut at, id, _) = left_by_its_writer(&[2, 3]);
     at.request(2, id, DirectoryRequest::PinRefused);
     assert_eq!(told_to_keep(&mut at, id), [3]);
@@ -148,7 +149,7 @@ fn who_has_no_room_to_keep_it_is_not_told_again_while_another_one_is_left() {
 }
 
 #[test]
-fn who_had_no_room_is_told_again_when_the_other_one_dies() {
+fn a_node_that_had_no_space_is_told_to_pin_again_when_the_other_dies() {
     let (mut at, id, _) = left_by_its_writer(&[2, 3]);
     at.request(2, id, DirectoryRequest::PinRefused);
     at.crash(3);
@@ -167,7 +168,7 @@ fn a_node_that_leaves_is_no_keeper() {
     assert_eq!(told_to_keep(&mut at, id), [3]);
 }
 
-/// Node 5 has put an object of ours, and leaves. Who is told to keep it.
+/// Node 5 has put an object of ours, and leaves. Returns the nodes that are told to pin it.
 fn left_behind(nodes: u16) -> (Node, ObjectId, Vec<u16>) {
     let mut at = Node::among(nodes, STORE);
     let id = at.id_owned_by(ME);
@@ -180,7 +181,7 @@ fn left_behind(nodes: u16) -> (Node, ObjectId, Vec<u16>) {
 }
 
 #[test]
-fn a_copy_that_turns_up_while_the_node_that_keeps_the_object_leaves_is_to_be_kept() {
+fn a_new_copy_is_pinned_while_the_keeper_leaves() {
     let (mut at, id, keepers) = left_behind(5);
     let [told] = keepers[..] else { panic!("{keepers:?}") };
     let other = (2..5).find(|&node| node != told).expect("three could be told");
@@ -189,7 +190,7 @@ fn a_copy_that_turns_up_while_the_node_that_keeps_the_object_leaves_is_to_be_kep
 }
 
 #[test]
-fn who_had_no_room_and_has_a_copy_by_now_is_to_keep_it() {
+fn a_node_that_had_no_space_and_has_a_copy_now_pins_it() {
     let (mut at, id, keepers) = left_behind(5);
     let [told] = keepers[..] else { panic!("{keepers:?}") };
     at.request(told, id, DirectoryRequest::PinRefused);
@@ -210,7 +211,7 @@ fn cached(at: &mut Node, id: ObjectId) -> CopyId {
 }
 
 #[test]
-fn a_cached_copy_that_is_to_stay_is_not_evicted() {
+fn a_cached_copy_that_is_pinned_is_not_evicted() {
     let mut at = Node::among(3, 2 * SIZE);
     let (id, other) = (at.id_owned_by(2), at.id_owned_by(3));
     let copy = cached(&mut at, id);
@@ -224,7 +225,7 @@ fn a_cached_copy_that_is_to_stay_is_not_evicted() {
 }
 
 #[test]
-fn what_is_to_stay_here_and_is_not_here_is_brought() {
+fn an_object_to_pin_that_is_not_here_is_fetched() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     at.answer(2, id, DirectoryAnswer::Pin);
@@ -237,7 +238,7 @@ fn what_is_to_stay_here_and_is_not_here_is_brought() {
 }
 
 #[test]
-fn a_node_without_room_refuses_to_keep_an_object() {
+fn a_node_without_space_refuses_to_pin_an_object() {
     for store in [2 * SIZE, SIZE / 2] {
         let mut at = Node::among(3, store);
         let (id, ours) = (at.id_owned_by(2), at.id_owned_by(ME));
@@ -253,7 +254,7 @@ fn a_node_without_room_refuses_to_keep_an_object() {
 }
 
 #[test]
-fn a_node_that_refused_may_keep_it_when_it_is_told_again() {
+fn a_node_that_refused_may_pin_when_it_is_told_again() {
     let mut at = Node::among(3, 2 * SIZE);
     let id = at.id_owned_by(2);
     let call = at.ask(create(object("in the way"), SIZE + SIZE / 2));
@@ -273,7 +274,7 @@ fn a_node_that_refused_may_keep_it_when_it_is_told_again() {
 
 /// It would be asked for when there is space, which may be never.
 #[test]
-fn who_waits_for_room_for_an_object_refuses_to_keep_it() {
+fn a_node_that_waits_for_space_for_an_object_refuses_to_pin_it() {
     let mut at = Node::among(3, 2 * SIZE);
     let (id, ours) = (at.id_owned_by(2), at.id_owned_by(ME));
     put(&mut at, ours, SIZE + SIZE / 2);

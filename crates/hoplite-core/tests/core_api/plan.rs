@@ -54,7 +54,7 @@ struct World {
     /// Reported by a slot as not usable.
     bad: BTreeSet<(usize, u16, Edition)>,
     number: u64,
-    /// By slot: what was said last, and the order in which its fold takes its inputs.
+    /// By slot: the last assignment, and the order in which its fold takes its inputs.
     slots: BTreeMap<u32, Participant>,
     root: Option<u32>,
 }
@@ -164,7 +164,7 @@ impl World {
         let (at, attempt) = (participant.at, assignment.attempt);
         let current = self.tree().is_some_and(|tree| tree.contains(&slot));
         if let SlotFailure::Source(id) = input {
-            // Said of a slot that is no more, it may or may not count; such a source is then truly gone.
+            // A report about a slot that no longer exists may count or not, so such a source is then really gone.
             let index = self.index(id);
             let edition = assignment.sources.iter().find(|source| source.id == id).expect("its own").edition;
             if !current {
@@ -180,7 +180,7 @@ impl World {
         self.sources.iter().position(|&source| source == id).expect("a source")
     }
 
-    /// Takes in what the slots were told, and checks each change against what was said before.
+    /// Applies the assignments, and checks each change against the earlier one.
     fn hear(&mut self) {
         for (to, message) in self.coordinator.take_mail() {
             let PeerMessage::AssignSlot { reduction, assignment } = message else { continue };
@@ -308,7 +308,7 @@ impl World {
         assert!(taken.insert(index), "source {index} is in the tree twice");
     }
 
-    /// What comes out of a slot, as a formula.
+    /// The result of a slot, as a formula.
     fn folded(&self, slot: u32) -> String {
         let Participant { assignment, streams, local, .. } = &self.slots[&slot];
         let term = |input: &Input| match input {
@@ -325,7 +325,7 @@ impl World {
         terms.reduce(|sum, next| format!("({sum}+{next})")).expect("a slot has inputs")
     }
 
-    /// Everything comes to be; the root finishes, and nothing is left of it all.
+    /// All sources arrive, the root finishes, and nothing is left.
     fn finish(&mut self) {
         for index in 0..self.sources.len() {
             let unfinished = self.held.iter().find(|((held, _), report)| *held == index && !report.complete);
@@ -334,8 +334,8 @@ impl World {
             }
             let seq = self.next();
             let edition = edition(self.next());
-            // On a node of its own, beyond all that was reported as bad; it was accepted later than what others
-            // have, which is to go.
+            // On a node of its own, beyond all that was reported as bad. It was accepted later than the copies of
+            // others, which are to go.
             self.held.retain(|&(held, _), _| held != index);
             self.announce(index, 10 + index as u16, put_report(seq, edition, SIZE));
             self.hear();

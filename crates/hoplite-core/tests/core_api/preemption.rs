@@ -11,10 +11,10 @@ use crate::node::{node, Node, ME};
 use crate::puts::{put, viewed};
 use crate::requests::{announce, edition, get_partial, object, put_report, reduce, writing_report, SIZE};
 
-/// Longer than a slot waits in patience.
+/// Longer than a slot waits before it preempts others.
 const PATIENCE: Duration = Duration::from_millis(1100);
 
-/// Room for so many copies of `SIZE`.
+/// Space for so many copies of `SIZE`.
 fn room_for(copies: u64) -> u64 {
     copies * (SIZE + 64)
 }
@@ -43,8 +43,8 @@ fn full() -> (Node, ObjectId) {
     (at, source)
 }
 
-/// A slot waits for space, and is told by its coordinator to preempt others. Returns whose
-/// slots have let go.
+/// A slot waits for space, and is told by its coordinator to preempt others. Returns the reductions whose slots have
+/// let go.
 fn preempt(at: &mut Node, of: ReductionId, assignment: SlotAssignment) -> Vec<u64> {
     at.hear(2, PeerMessage::AssignSlot { reduction: of, assignment });
     at.wait(PATIENCE);
@@ -59,7 +59,7 @@ fn preempt(at: &mut Node, of: ReductionId, assignment: SlotAssignment) -> Vec<u6
 }
 
 #[test]
-fn the_last_in_order_makes_way_and_stands_behind() {
+fn the_last_reduction_in_order_is_preempted_and_waits() {
     let (mut at, source) = full();
     let (third, fifth) = (id_of(2, 2), id_of(2, 5));
     let assignment = partial(&mut at, third, source);
@@ -67,7 +67,7 @@ fn the_last_in_order_makes_way_and_stands_behind() {
     assert_eq!(preempt(&mut at, third, assignment), [5]);
     let outs: Vec<_> = at.folds.values().map(|folding| at.identity_of(folding.out).1).collect();
     assert!(outs.contains(&writing) && outs.len() == 3, "it has the room: {outs:?}");
-    // The coordinator assigns the other one anew: it waits until somebody is done.
+    // The coordinator assigns the other slot anew. It waits until one of the others is done.
     let assignment = partial(&mut at, fifth, source);
     let again = Edition { attempt: 1, ..assignment.edition };
     let assignment = SlotAssignment { attempt: 1, version: 2, edition: again, ..assignment };
@@ -78,7 +78,7 @@ fn the_last_in_order_makes_way_and_stands_behind() {
 }
 
 #[test]
-fn nobody_makes_way_if_that_is_not_enough() {
+fn nothing_is_preempted_if_that_is_not_enough() {
     let (mut at, source) = full();
     let fourth = id_of(2, 4);
     let assignment = partial(&mut at, fourth, source);
@@ -88,7 +88,7 @@ fn nobody_makes_way_if_that_is_not_enough() {
 }
 
 #[test]
-fn earlier_ones_stay_unless_they_lack_sources() {
+fn earlier_reductions_stay_unless_they_lack_sources() {
     let (mut at, source) = full();
     let last = id_of(2, 7);
     let assignment = partial(&mut at, last, source);
@@ -105,9 +105,9 @@ fn earlier_ones_stay_unless_they_lack_sources() {
     assert_eq!(preempt(&mut at, last, assignment), [1]);
 }
 
-/// What waits for two to go is not overtaken when the first has gone.
+/// A slot that waits for two others to go is not overtaken when the first has gone.
 #[test]
-fn room_that_is_made_goes_to_whom_it_is_made_for() {
+fn preempted_space_goes_to_the_slot_that_needed_it() {
     let (mut at, source) = full();
     let (second, fifth) = (id_of(2, 2), id_of(2, 5));
     let assignment = partial(&mut at, second, source);
@@ -135,7 +135,7 @@ fn room_that_is_made_goes_to_whom_it_is_made_for() {
 }
 
 #[test]
-fn a_root_that_may_be_committed_stays_and_so_does_what_is_looked_at() {
+fn a_root_that_may_be_committed_and_a_viewed_target_stay() {
     for looked_at in [false, true] {
         let mut at = Node::among(2, room_for(2));
         let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
@@ -155,9 +155,9 @@ fn a_root_that_may_be_committed_stays_and_so_does_what_is_looked_at() {
     }
 }
 
-/// Who waits for a source may wait for what others are about to make: it may not push them out.
+/// A reduction without a source may wait for the target of another one, so it must not preempt any.
 #[test]
-fn a_coordinator_asks_for_room_when_all_sources_are_complete() {
+fn a_coordinator_preempts_when_all_sources_are_complete() {
     let mut at = Node::alone(8 << 20);
     let (target, sources) = (crate::requests::object("t"), ["a", "b"].map(crate::requests::object));
     let edition = crate::requests::edition(5);
@@ -180,9 +180,9 @@ fn a_coordinator_asks_for_room_when_all_sources_are_complete() {
     assert!(asked(&mut at));
 }
 
-/// Whoever waits for its target, and for space, would wait for ever.
+/// A reduction that waits for its target, and for space, would wait for ever.
 #[test]
-fn a_reduction_that_comes_to_lack_a_source_says_so_to_all_its_sums() {
+fn a_reduction_that_loses_a_source_tells_all_its_slots() {
     let mut at = Node::among(4, 16 << 20);
     let ids = (0..).map(|number| object(&format!("source {number}")));
     let sources: Vec<ObjectId> = ids.filter(|&id| at.owner_of(id) == ME).take(4).collect();
@@ -214,9 +214,9 @@ fn a_reduction_that_comes_to_lack_a_source_says_so_to_all_its_sums() {
     assert!(again.lacking && again.attempt == sum.attempt, "{again:?}");
 }
 
-/// A sum that nobody reads would hold its space until the reduction is over.
+/// A sum without a reader would hold its space until the reduction is over.
 #[test]
-fn who_speaks_of_a_slot_that_is_anothers_is_told_so_and_lets_go() {
+fn a_node_that_reports_a_slot_of_another_node_is_told_to_release_it() {
     let mut at = Node::among(3, 16 << 20);
     let ids = (0..).map(|number| object(&format!("source {number}")));
     let ours: Vec<ObjectId> = ids.filter(|&id| at.owner_of(id) == ME).take(4).collect();

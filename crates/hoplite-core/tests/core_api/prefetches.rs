@@ -104,7 +104,7 @@ fn small_objects_come_many_at_a_time() {
 }
 
 #[test]
-fn what_nobody_has_yet_keeps_nobody_waiting() {
+fn a_prefetch_of_an_object_without_copies_delays_no_other() {
     let mut prefetching = Prefetching::of(40);
     prefetching.at.wait(Duration::from_millis(50));
     prefetching.listen();
@@ -117,7 +117,7 @@ fn what_nobody_has_yet_keeps_nobody_waiting() {
 }
 
 #[test]
-fn what_stands_still_keeps_the_others_waiting_for_a_second() {
+fn a_stalled_prefetch_delays_the_others_for_a_second() {
     let mut prefetching = Prefetching::of(3);
     prefetching.lend(0, 8 * SIZE);
     prefetching.lend(1, 8 * SIZE);
@@ -130,7 +130,7 @@ fn what_stands_still_keeps_the_others_waiting_for_a_second() {
 }
 
 #[test]
-fn what_a_client_waits_for_has_no_turn_to_wait_for() {
+fn a_prefetched_object_that_a_client_gets_is_fetched_at_once() {
     let mut prefetching = Prefetching::of(5);
     let wanted = prefetching.ids[4];
     prefetching.at.ask(get(wanted));

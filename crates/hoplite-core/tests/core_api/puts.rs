@@ -44,7 +44,7 @@ pub fn put(at: &mut Node, id: ObjectId, size: u64) -> CopyId {
     copy
 }
 
-/// The edition under which what is written here was last announced.
+/// The edition of the writing here that was last announced.
 pub fn announced(at: &mut Node, id: ObjectId) -> Edition {
     let announce = at.take_requests(id).into_iter().find_map(|request| match request {
         DirectoryRequest::Announce { report, .. } => Some(report.edition),
@@ -77,9 +77,9 @@ fn create_progress_seal_get_release_delete() {
     at.assert_empty();
 }
 
-/// Sealed and deleted, or given up: the space is nobody else's before the release, or the end of the client.
+/// Sealed and deleted, or aborted: the space is free only after the release, or the end of the client.
 #[test]
-fn a_client_may_keep_what_it_created() {
+fn a_client_may_keep_the_memory_of_its_put() {
     for (seals, releases) in [(true, true), (true, false), (false, true), (false, false)] {
         let mut at = Node::alone(SIZE + 4096);
         let id = object("x");
@@ -166,7 +166,7 @@ fn a_rejected_put_fails_at_its_seal_and_leaves_nothing() {
 #[test]
 fn a_verdict_that_was_lost_is_asked_for_again() {
     let mut at = Node::among(2, 8 << 20);
-    // Beyond what is repeated because a member came.
+    // Apart from the repetition because a member came.
     at.wait(Duration::from_secs(5));
     let id = at.id_owned_by(2);
     let call = at.ask(put_small(id, SMALL));
@@ -255,7 +255,7 @@ fn a_second_writer_waits_for_the_first_and_takes_over_if_it_dies() {
     assert_eq!(at.reply(three), Some(&Reply::Done));
 }
 
-/// A put need not wait for what nobody sends us: it takes the place of half a copy.
+/// A put need not wait for a partial copy without a sender: it replaces that copy.
 #[test]
 fn puts_that_wait_behind_a_broken_fetch_go_one_after_the_other() {
     let mut at = Node::among(2, 8 << 20);
@@ -293,9 +293,9 @@ fn nonsense_is_refused_before_anything_moves() {
     at.assert_empty();
 }
 
-/// A client writes the very id a reduction is to produce, and was accepted.
+/// A client writes the target of a reduction, and its put was accepted.
 #[test]
-fn a_slot_never_pushes_out_what_a_client_writes() {
+fn a_slot_does_not_displace_a_put_of_its_target() {
     let mut at = Node::among(2, 8 << 20);
     let target = at.id_owned_by(2);
     let source = object("source");
@@ -313,9 +313,9 @@ fn a_slot_never_pushes_out_what_a_client_writes() {
     assert_eq!(viewed(&at, read), copy);
 }
 
-/// Whose right to the target was accepted first makes it; the put ends well, and its bytes go.
+/// The first accepted claim makes the target. The put succeeds, and its bytes are dropped.
 #[test]
-fn a_put_that_nobody_has_accepted_gives_way_to_a_reduction() {
+fn a_put_that_is_not_accepted_yet_gives_way_to_a_reduction() {
     for size in [SMALL, SIZE] {
         let mut at = Node::alone(8 << 20);
         let (target, source) = (object("target"), object("source"));

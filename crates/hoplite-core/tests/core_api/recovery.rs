@@ -39,14 +39,14 @@ impl Asked {
         self.shards.iter().any(|query| query.shard == shard)
     }
 
-    /// What the asked node is to answer, with a page for `page`, the last one or not.
+    /// The answer of the asked node: `page`, the last one or not.
     pub fn answer(&self, since: u64, page: InventoryPage, next: Option<Cursor>) -> PeerMessage {
         let (round, clock) = (self.round, Stamp::from_ms(0));
         PeerMessage::Inventory { round, since, page, unchanged: Vec::new(), next, clock }
     }
 }
 
-/// Whom we have asked for inventories since the mail was last taken.
+/// The nodes that were asked for inventories since the mail was last taken.
 pub fn take_asked(at: &mut Node) -> Vec<Asked> {
     let mail = at.take_mail().into_iter();
     let asked = mail.filter_map(|(to, message)| match message {
@@ -139,7 +139,7 @@ fn a_new_owner_asks_for_the_shards_that_are_new_to_it_and_knows_nothing_yet() {
 }
 
 #[test]
-fn questions_wait_until_everyone_has_been_heard() {
+fn requests_wait_until_all_members_have_answered() {
     let mut inherited = Inherited::new();
     inherited.request(2, ask(4));
     inherited.request(2, DirectoryRequest::Locate { token: 7 });
@@ -166,7 +166,7 @@ fn questions_wait_until_everyone_has_been_heard() {
 }
 
 #[test]
-fn reports_of_what_was_accepted_are_taken_at_once() {
+fn reports_of_accepted_contents_are_applied_at_once() {
     let mut inherited = Inherited::new();
     inherited.request(2, announce(put_report(9, edition(5), SIZE)));
     assert_eq!((inherited.at.status().entries, inherited.at.gauge("held requests")), (1, 0));
@@ -175,9 +175,9 @@ fn reports_of_what_was_accepted_are_taken_at_once() {
     inherited.answer(InventoryPage::default());
 }
 
-/// A node has given a content up in favour of an older one, by the word of an owner in between: that is the last.
+/// A node has given up a content for an older one, by the verdict of an owner in between. That verdict is the last.
 #[test]
-fn nobody_is_refused_for_a_content_that_is_given_up_by_the_time_all_are_heard() {
+fn a_content_that_is_given_up_before_recovery_ends_refuses_no_put() {
     let mut inherited = Inherited::new();
     inherited.request(2, announce(put_report(9, edition(5), SIZE)));
     inherited.at.take_mail();
@@ -212,9 +212,9 @@ fn an_older_content_is_refused_once_all_are_heard() {
     assert_eq!(refused(inherited.told()), [4]);
 }
 
-/// Otherwise parts of what is written would be taken for parts of what was given up.
+/// Otherwise partial copies of a running writing would count as parts of an abandoned one.
 #[test]
-fn writers_are_heard_before_those_who_stream_from_them() {
+fn held_reports_of_writers_come_before_those_of_their_receivers() {
     let mut inherited = Inherited::new();
     inherited.request(2, DirectoryRequest::Ask { ask: 4, have: Some(edition(6)), failed: Some(node(3)) });
     inherited.request(2, announce_unaccepted(2, writing_report(2, 5, edition(6), SIZE)));
@@ -228,7 +228,7 @@ fn writers_are_heard_before_those_who_stream_from_them() {
 }
 
 #[test]
-fn of_a_question_that_is_repeated_or_taken_back_nothing_is_held() {
+fn repeated_and_cancelled_requests_are_not_held_twice() {
     let mut inherited = Inherited::new();
     let claim = claim_of(2, edition(8));
     for seq in 1..=3 {
@@ -271,7 +271,7 @@ fn a_page_that_is_not_the_last_one_is_followed_by_the_next() {
 }
 
 #[test]
-fn an_answer_of_another_round_is_not_listened_to() {
+fn an_answer_of_another_round_is_ignored() {
     let mut inherited = Inherited::new();
     let old = Asked { round: inherited.asked.round - 1, ..inherited.asked.clone() };
     inherited.at.hear(2, old.answer(0, copies(&[(inherited.id, put_report(1, edition(5), SIZE))]), None));
@@ -299,7 +299,7 @@ fn a_member_that_does_not_answer_is_given_up_after_five_seconds_and_asked_again_
         .any(|asked| asked.round > inherited.asked.round && asked.is_about(inherited.id.shard())));
 }
 
-/// Until then what it has is unknown here: who deletes it must not have to wait for long.
+/// Until then its copies are unknown here, and a delete must not have to wait for long.
 #[test]
 fn a_member_whose_answer_came_too_late_is_asked_again_at_once() {
     let mut inherited = Inherited::new();
@@ -312,9 +312,9 @@ fn a_member_whose_answer_came_too_late_is_asked_again_at_once() {
     assert!(asked.iter().any(|asked| asked.of == 2 && asked.round > inherited.asked.round), "{asked:?}");
 }
 
-/// It may have been held for dead, and what waits in its sockets be of the time before.
+/// It may have been believed dead, and the messages in its sockets may be from before that.
 #[test]
-fn an_owner_that_stood_still_accepts_nothing_before_it_has_heard_the_others() {
+fn an_owner_that_was_paused_accepts_nothing_before_it_has_heard_the_others() {
     for (millis, waits) in [(100, false), (1000, true)] {
         let mut at = Node::among(3, 8 << 20);
         let id = at.id_owned_by(ME);
@@ -334,7 +334,7 @@ fn an_owner_that_stood_still_accepts_nothing_before_it_has_heard_the_others() {
 
 /// The answers wait in its sockets.
 #[test]
-fn an_owner_that_stood_still_itself_gives_nobody_up_for_it() {
+fn an_owner_that_was_paused_gives_no_member_up() {
     let mut inherited = Inherited::new();
     inherited.at.pause(Duration::from_secs(6));
     inherited.at.wait(Duration::from_millis(900));
@@ -359,7 +359,7 @@ fn a_member_that_answers_page_by_page_is_not_given_up() {
 }
 
 #[test]
-fn nobody_waits_for_the_dead_to_answer() {
+fn recovery_does_not_wait_for_dead_members() {
     let mut inherited = Inherited::new();
     inherited.request(ME, DirectoryRequest::Locate { token: 7 });
     inherited.at.crash(2);
@@ -385,7 +385,7 @@ fn a_member_that_comes_up_meanwhile_is_asked_as_well() {
 }
 
 #[test]
-fn what_a_dead_owner_alone_had_is_lost_unless_somebody_has_it_after_all() {
+fn objects_backed_up_for_a_dead_owner_are_lost_unless_a_copy_is_found() {
     for found in [true, false] {
         let mut inherited =
             Inherited::told_before(|at, id| at.hear(3, PeerMessage::BackupIds { ids: vec![id] }));
@@ -411,7 +411,7 @@ fn losses_that_others_remember_are_remembered_here() {
 }
 
 #[test]
-fn deletions_that_others_heard_of_stand_here() {
+fn deletions_that_others_know_stand_here() {
     let mut inherited = Inherited::new();
     let call = inherited.at.ask(get_or_lost(inherited.id));
     let tombstones = vec![(inherited.id, Deletion { stamp: Stamp::from_ms(700), age_ms: 0 })];
@@ -421,7 +421,7 @@ fn deletions_that_others_heard_of_stand_here() {
     assert!(matches!(inherited.told()[..], [(2, DirectoryAnswer::Deleted { .. })]), "its holder missed it");
 }
 
-/// The owner before died together with the only holder: there is only the asker's word.
+/// The former owner died together with the only holder, so only the asker knows of the object.
 #[test]
 fn part_of_an_object_proves_to_a_new_owner_that_it_is_lost() {
     let mut inherited = Inherited::new();
@@ -431,7 +431,7 @@ fn part_of_an_object_proves_to_a_new_owner_that_it_is_lost() {
     assert!(inherited.told().contains(&(2, DirectoryAnswer::Lost)));
 }
 
-/// Whoever receives it from the dead has not noticed yet, and so has not asked for the rest.
+/// A receiver has not yet noticed that its sender is dead, and so has not asked for the rest.
 #[test]
 fn part_of_an_object_whose_sender_is_dead_proves_that_it_is_lost() {
     let mut inherited = Inherited::new();
@@ -441,7 +441,7 @@ fn part_of_an_object_whose_sender_is_dead_proves_that_it_is_lost() {
     assert_eq!(failed(&inherited.at, call), ErrorKind::Lost);
 }
 
-/// It decides by them as soon as all have told what they have: however many gets wait, none may be late.
+/// The owner decides by these asks when all inventories are here. None may come late, however many gets wait.
 #[test]
 fn a_new_owner_is_asked_for_the_rest_of_each_part_before_it_is_told_of_the_part() {
     const PARTS: usize = 300;
@@ -506,7 +506,7 @@ fn a_claim_that_the_dead_owner_had_accepted_stands() {
 
 /// Neither had been accepted: the first to ask the new owner is.
 #[test]
-fn of_two_claims_that_no_owner_has_accepted_one_is() {
+fn one_of_two_claims_that_no_owner_has_accepted_is_accepted() {
     let mut inherited = Inherited::new();
     let (ours, theirs) = (claim_of(2, edition(8)), claim_of(2, edition(9)));
     inherited.request(2, DirectoryRequest::Claim { seq: 1, claim: ours });
@@ -524,9 +524,9 @@ fn of_two_claims_that_no_owner_has_accepted_one_is() {
     assert_eq!(told.len(), 1, "the other waits: {told:?}");
 }
 
-/// Whoever misses an answer asks again.
+/// A node that misses an answer asks again.
 #[test]
-fn of_too_many_requests_that_wait_the_last_are_dropped() {
+fn the_last_of_too_many_held_requests_are_dropped() {
     const HELD_MAX: u64 = 65_536;
     let mut inherited = Inherited::new();
     let shards: BTreeSet<_> = inherited.asked.shards.iter().map(|query| query.shard).collect();

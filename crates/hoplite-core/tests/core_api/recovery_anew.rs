@@ -36,9 +36,9 @@ pub fn query(of: ObjectId, fresh: bool, digest: Option<u64>) -> PeerMessage {
     }
 }
 
-/// Before a turn of the owner's own work took it in.
+/// The inventory came before a turn of the owner had applied it.
 #[test]
-fn what_was_told_before_a_pause_does_not_end_the_recovery_after_it() {
+fn an_inventory_from_before_a_pause_does_not_end_the_recovery_after_it() {
     let mut at = Node::among(3, STORE);
     let id = id_moving(&mut at, 3, ME, 3);
     let asked = asked_about(&mut at, id);
@@ -52,7 +52,7 @@ fn what_was_told_before_a_pause_does_not_end_the_recovery_after_it() {
 }
 
 #[test]
-fn what_was_told_of_a_shard_does_not_count_once_it_was_anothers_for_a_moment() {
+fn an_inventory_of_a_shard_does_not_count_after_another_node_owned_it() {
     let mut at = Node::among(3, STORE);
     let owner = |members: &[u16], id| {
         let mut view = Node::alone(0);

@@ -12,7 +12,7 @@ use crate::requests::{announce, edition, put_report, reduce};
 
 const NODES: std::ops::RangeInclusive<u16> = 2..=5;
 
-/// Large enough for stripes on links nothing is known of yet, and no multiple of anything.
+/// Large enough for stripes on links without measurements, and no round number.
 const LARGE: u64 = (8 << 20) + 24;
 
 /// A coordinator without a source of its own, and a source on each of four other nodes.
@@ -77,7 +77,7 @@ fn released(mail: &[(NodeId, PeerMessage)]) -> BTreeSet<NodeId> {
 }
 
 #[test]
-fn every_byte_is_folded_once_at_every_node_and_no_link_carries_more_than_it_must() {
+fn every_byte_is_folded_once_at_every_node_and_no_link_carries_too_much() {
     let mut called = Called::new(4);
     let assignments = called.assignments();
     let (wholes, folds): (Vec<_>, Vec<_>) =
@@ -146,7 +146,7 @@ fn a_commit_goes_to_all_and_the_caller_hears_when_the_root_has_sealed() {
 }
 
 #[test]
-fn what_breaks_off_is_taken_back_as_a_whole_and_striped_only_so_often() {
+fn a_broken_striped_attempt_is_released_as_a_whole_and_repeated_a_few_times() {
     let mut called = Called::new(4);
     let mut mail = called.at.take_mail();
     let mut slots = BTreeSet::new();
@@ -166,7 +166,7 @@ fn what_breaks_off_is_taken_back_as_a_whole_and_striped_only_so_often() {
         called.at.hear(from.addr.port(), failed.clone());
         mail = called.at.take_mail();
         assert_eq!(released(&mail), NODES.map(node).collect());
-        // Repeated, it is about slots that are none any more.
+        // The repeated report is about slots that no longer exist.
         called.at.hear(from.addr.port(), failed);
         assert!(called.at.take_mail().is_empty());
     }

@@ -35,7 +35,7 @@ fn sources_in(at: &Node, call: u64) -> Vec<ObjectId> {
 }
 
 #[test]
-fn all_here_is_one_fold_into_the_target() {
+fn sources_that_are_all_here_are_one_fold_into_the_target() {
     for order in [FoldOrder::Arrival, FoldOrder::Fixed] {
         let mut at = Node::alone(8 << 20);
         let (target, sources) = (object("t"), ["a", "b", "c"].map(object));
@@ -90,7 +90,7 @@ fn a_small_target_that_is_waited_for_is_not_fetched() {
     at.ask(put_small(source, SMALL));
     let (&fold, folding) = at.folds.iter().next().expect("it folds");
     let out = folding.out;
-    // Another node has put the target meanwhile; the directory has somebody to lend now.
+    // Another node has put the target meanwhile, so the directory has a sender to lend.
     at.request(2, target, announce(put_report(1, edition(99), SMALL)));
     assert!(!at.copies[&out].aborted);
     at.end_fold(fold);
@@ -188,7 +188,7 @@ fn nonsense_is_refused_before_anything_moves() {
 }
 
 #[test]
-fn a_reduction_out_of_time_says_what_is_missing() {
+fn a_reduction_that_times_out_names_a_missing_source() {
     let mut at = Node::alone(8 << 20);
     let sources = ["a", "b"].map(object);
     put(&mut at, sources[0], SIZE);
@@ -307,7 +307,7 @@ fn an_older_attempt_never_replaces_a_newer_one() {
 }
 
 #[test]
-fn a_slot_whose_source_is_not_here_says_so() {
+fn a_slot_whose_source_is_not_here_reports_it() {
     let mut at = Node::among(3, 8 << 20);
     let target = at.id_owned_by(2);
     let missing = object("not here");

@@ -19,7 +19,7 @@ use crate::requests::{
 /// Longer than any pause between two repetitions.
 const A_WHILE: Duration = Duration::from_secs(9);
 
-/// A reduction called here over one source on node 3 and one on node 2, both there; the root's assignment.
+/// A reduction called here over one source on node 3 and one on node 2. Returns the root's assignment.
 fn called() -> (Node, u64, ObjectId, u16, SlotAssignment) {
     let mut at = Node::among(3, 16 << 20);
     let target = at.id_owned_by(ME);
@@ -52,7 +52,7 @@ fn commits(at: &mut Node) -> Vec<(u16, ReductionId)> {
     .collect()
 }
 
-/// The root says that it is done, and is told the commit; which reduction that was.
+/// The root reports that it is done, and gets the commit. Returns the reduction.
 fn commit(at: &mut Node, root: u16, assignment: &SlotAssignment) -> ReductionId {
     let call_number = (1..100).find(|&number| {
         let reduction = ReductionId { coordinator: node(ME), number };
@@ -159,7 +159,7 @@ fn slots_are_repeated_on_a_new_connection() {
 }
 
 #[test]
-fn who_holds_a_slot_of_what_is_over_is_told_so() {
+fn a_node_with_a_slot_of_a_finished_reduction_is_told_to_release_it() {
     let mut at = Node::among(2, 8 << 20);
     let over = ReductionId { coordinator: node(ME), number: 77 };
     for message in [
@@ -184,7 +184,7 @@ fn participant() -> (Node, SlotAssignment) {
 }
 
 #[test]
-fn a_finished_root_says_so_once_its_owner_has_accepted_it_and_until_it_hears_the_commit() {
+fn a_finished_root_reports_after_its_owners_verdict_and_until_the_commit() {
     let (mut at, assignment) = participant();
     let &fold = at.folds.keys().next().expect("it folds");
     at.end_fold(fold);
@@ -199,7 +199,7 @@ fn a_finished_root_says_so_once_its_owner_has_accepted_it_and_until_it_hears_the
 }
 
 #[test]
-fn a_running_slot_is_reported_and_ends_when_nobody_knows_of_it() {
+fn a_running_slot_is_reported_and_ends_when_its_coordinator_does_not_know_it() {
     let (mut at, _) = participant();
     at.wait(A_WHILE);
     let held = PeerMessage::SlotHeld { reduction: reduction(2), slot: 0, attempt: 0 };
@@ -209,7 +209,7 @@ fn a_running_slot_is_reported_and_ends_when_nobody_knows_of_it() {
 }
 
 #[test]
-fn an_older_word_about_a_slot_changes_nothing() {
+fn an_older_assignment_of_a_slot_changes_nothing() {
     let mut at = Node::among(3, 8 << 20);
     let (target, source) = (at.id_owned_by(3), at.id_owned_by(ME));
     put(&mut at, source, SIZE);

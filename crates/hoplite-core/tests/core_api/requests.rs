@@ -68,7 +68,7 @@ pub fn stamp_of(edition: Edition) -> Stamp {
     Stamp::from_ms(edition.writing % 1000)
 }
 
-/// By which right a client of that node writes.
+/// The claim under which a client of that node writes.
 pub fn claim_of(by: u16, edition: Edition) -> Claim {
     Claim { number: edition.writing, by: node(by) }
 }
@@ -119,7 +119,7 @@ pub fn ask(ask: u64) -> DirectoryRequest {
     DirectoryRequest::Ask { ask, have: None, failed: None }
 }
 
-/// The word of an owner that `sender` has this edition to send.
+/// An owner's answer that lends `sender` for this edition.
 pub fn lend_of(ask: u64, sender: u16, edition: Edition, size: u64) -> DirectoryAnswer {
     let (header, stamp) = (array(size), Some(stamp_of(edition)));
     DirectoryAnswer::Lend { ask, sender: node(sender), edition, size, header, stamp }
@@ -131,7 +131,7 @@ pub fn inline_of(ask: u64, edition: Edition, size: u64) -> DirectoryAnswer {
     DirectoryAnswer::Inline { ask, edition, header: array(size), payload, stamp: Some(stamp_of(edition)) }
 }
 
-/// The word of an owner on a copy of that edition.
+/// An owner's verdict on a copy of that edition.
 pub fn verdict(edition: Edition, verdict: Verdict) -> DirectoryAnswer {
     DirectoryAnswer::Verdict { edition, verdict }
 }
@@ -140,7 +140,7 @@ pub fn accepted(edition: Edition) -> DirectoryAnswer {
     verdict(edition, Verdict::Accepted(stamp_of(edition)))
 }
 
-/// The word of an owner that the object was deleted a moment ago, later than all that was written.
+/// An owner's answer that the object was deleted a moment ago, after all writings.
 pub fn deleted(at: &Node) -> DirectoryAnswer {
     DirectoryAnswer::Deleted {
         deletion: Deletion { stamp: Stamp::from_ms(at.now.as_millis() as u64 + 1000), age_ms: 0 },

@@ -33,19 +33,20 @@ fn break_connection(at: &mut Node, number: u16) {
     at.wait(SETTLED);
 }
 
-/// Who was asked to say everything again.
+/// The nodes that were asked to resync.
 pub fn asked_to_resync(at: &mut Node) -> Vec<u16> {
     let mail = at.take_mail().into_iter();
     let asked = mail.filter(|(_, message)| matches!(message, PeerMessage::ResyncRequest { .. }));
     asked.map(|(to, _)| to.addr.port()).collect()
 }
 
-/// The question for all that node `of` has of a shard.
+/// The request for the inventory of node `of` about a shard.
 fn asked_about(asked: &[Asked], of: u16, shard: Shard) -> Option<&Asked> {
     asked.iter().find(|asked| asked.of == of && asked.scope == Scope::All && asked.is_about(shard))
 }
 
-/// We own an object, node 2 has reported it, and the connection to node 2 broke: what it is asked.
+/// We own an object, node 2 has reported it, and the connection to node 2 broke. Returns the inventory request that
+/// node 2 gets.
 fn broken_after(report: impl FnOnce(&mut Node, ObjectId)) -> (Node, ObjectId, Asked) {
     let mut at = Node::among(4, STORE);
     let id = at.id_owned_by(ME);
@@ -58,17 +59,17 @@ fn broken_after(report: impl FnOnce(&mut Node, ObjectId)) -> (Node, ObjectId, As
     (at, id, about)
 }
 
-/// Node 2 tells all that it has; reports with smaller numbers than `since` are out of date.
+/// Node 2 sends its inventory. Reports with smaller numbers than `since` are out of date.
 fn tell(at: &mut Node, asked: &Asked, since: u64, page: InventoryPage) {
     let (round, clock) = (asked.round, Stamp::from_ms(0));
     let (unchanged, next) = (Vec::new(), None);
     at.hear(asked.of, PeerMessage::Inventory { round, since, page, unchanged, next, clock });
-    // What it does not repeat is looked after in turns of their own.
+    // Entries that it does not repeat are removed in later turns.
     at.wait(Duration::from_millis(2));
 }
 
 #[test]
-fn a_peer_with_a_new_connection_is_asked_for_what_differs() {
+fn a_peer_with_a_new_connection_is_asked_for_differences() {
     let (mut at, id, asked) = broken_after(|at, id| {
         at.request(2, id, announce(put_report(5, edition(5), SIZE)));
         at.request(3, id, announce(received_report(5, edition(5), SIZE, None)));
@@ -81,9 +82,9 @@ fn a_peer_with_a_new_connection_is_asked_for_what_differs() {
     assert_eq!(asked.of, 2);
 }
 
-/// It may receive from another one than it was lent: from one that is to be lent it.
+/// It may receive from another sender than the one that it was lent, and that sender may be about to be lent it.
 #[test]
-fn of_what_its_node_receives_no_digest_is_relied_on() {
+fn no_digest_is_relied_on_for_an_object_that_the_peer_receives() {
     let (_, id, asked) = broken_after(|at, id| {
         at.request(3, id, announce(put_report(5, edition(5), SIZE)));
         at.request(2, id, ask(7));
@@ -93,7 +94,7 @@ fn of_what_its_node_receives_no_digest_is_relied_on() {
 }
 
 #[test]
-fn of_what_its_node_is_writing_no_digest_is_relied_on() {
+fn no_digest_is_relied_on_for_an_object_that_the_peer_writes() {
     let unsure: [fn(&mut Node, ObjectId); 4] = [
         |at, id| at.request(2, id, announce(writing_report(2, 5, edition(5), SIZE))),
         |at, id| {
@@ -120,7 +121,7 @@ fn of_what_its_node_is_writing_no_digest_is_relied_on() {
 }
 
 #[test]
-fn what_an_inventory_does_not_repeat_is_gone() {
+fn copies_that_an_inventory_does_not_repeat_are_gone() {
     let (mut at, id, asked) = broken_after(|at, id| {
         at.request(4, id, DirectoryRequest::Subscribe { bytes_max: None });
         at.request(2, id, announce(put_report(5, edition(5), SIZE)));
@@ -134,7 +135,7 @@ fn what_an_inventory_does_not_repeat_is_gone() {
 }
 
 #[test]
-fn what_was_reported_since_the_inventory_was_begun_is_not() {
+fn copies_reported_since_an_inventory_began_are_not_gone() {
     for since in [5, 6] {
         let (mut at, id, asked) = broken_after(|at, id| {
             at.request(2, id, announce(put_report(5, edition(5), SIZE)));
@@ -175,7 +176,7 @@ fn a_claim_that_is_not_repeated_lets_the_next_one_go() {
     }
 }
 
-/// Its caller was told that the put was given up, and that word was lost.
+/// The node withdrew the put, and the withdrawal was lost.
 #[test]
 fn a_small_put_that_is_not_repeated_was_given_up() {
     let (mut at, id, asked) = broken_after(|at, id| {
@@ -192,7 +193,7 @@ fn a_small_put_that_is_not_repeated_was_given_up() {
 
 /// The answer that lent it may be lost, and the asker is not at fault.
 #[test]
-fn a_receiver_that_tells_of_no_copy_is_told_its_sender_again() {
+fn a_receiver_that_reports_no_copy_is_lent_its_sender_again() {
     let (mut at, id, asked) = broken_after(|at, id| {
         at.request(3, id, announce(put_report(5, edition(5), SIZE)));
         at.request(2, id, ask(4));
@@ -207,7 +208,7 @@ fn a_receiver_that_tells_of_no_copy_is_told_its_sender_again() {
 /// have it.
 #[test]
 fn a_receiver_that_has_no_copy_does_not_keep_a_sender_that_came_back() {
-    // Nobody streams behind a partial copy of it.
+    // No node streams behind a partial copy of it.
     const SENT_WHOLE: u64 = 64 << 10;
     let mut at = Node::among(6, STORE);
     let id = at.id_owned_by(ME);
@@ -236,7 +237,7 @@ fn a_receiver_that_has_no_copy_does_not_keep_a_sender_that_came_back() {
 }
 
 #[test]
-fn open_questions_are_asked_again_on_a_new_connection() {
+fn open_requests_are_repeated_on_a_new_connection() {
     let mut at = Node::among(2, STORE);
     let mut ids = (0..).map(|number| object(&format!("asked for {number}")));
     let mut next = || ids.find(|&id| at.owner_of(id) == 2).expect("hashing is even");
@@ -285,7 +286,7 @@ fn a_backup_asks_its_owner_again_on_a_new_connection() {
     at.members_answer = false;
     break_connection(&mut at, 2);
     let mut asked = take_asked(&mut at);
-    // About what is ours first, page by page.
+    // First about shards that are ours, page by page.
     while let Some(all) = asked.iter().find(|asked| asked.scope == Scope::All).cloned() {
         tell(&mut at, &all, 0, InventoryPage::default());
         asked = take_asked(&mut at);
@@ -300,7 +301,7 @@ fn a_backup_asks_its_owner_again_on_a_new_connection() {
     assert_eq!(at.gauge("backup ids"), 1);
 }
 
-/// What a member says before we know that it is back is taken for out of date; that we ask for it may get lost.
+/// Messages from a node believed dead are dropped. The request to resync that it gets when it is back may get lost.
 #[test]
 fn a_member_that_came_back_is_asked_to_resync_also_on_the_next_connection() {
     let mut at = Node::among(3, STORE);
@@ -327,7 +328,7 @@ fn a_member_that_died_is_not_asked_for_anything() {
 }
 
 #[test]
-fn whoever_asks_for_a_resync_is_asked_for_its_inventory_and_our_questions() {
+fn a_node_that_asks_for_a_resync_gets_our_requests_and_is_asked_for_its_inventory() {
     let mut at = Node::among(3, STORE);
     let theirs = at.id_owned_by(3);
     at.ask(get(theirs));
@@ -344,7 +345,7 @@ fn whoever_asks_for_a_resync_is_asked_for_its_inventory_and_our_questions() {
     assert!(asked.iter().any(|asked| asked.of == 3 && asked.scope == Scope::All));
 }
 
-/// We stand still for so long that the others hold us for dead, and hear of it.
+/// This node is paused for so long that the others believe it dead, and it hears of that.
 fn stand_still(at: &mut Node) {
     at.pause(Duration::from_secs(3));
     at.wait(Duration::from_secs(1));
@@ -367,9 +368,9 @@ fn a_node_that_was_held_for_dead_hears_all_others_before_it_decides_again() {
     assert_eq!(copies.len(), 1);
 }
 
-/// Of those who hold us for dead it knows nobody when it comes back.
+/// When it comes back, it knows none of the nodes that believe it dead.
 #[test]
-fn a_node_that_was_cut_off_from_everybody_hears_them_before_it_decides_again() {
+fn a_node_that_was_cut_off_from_all_hears_them_before_it_decides_again() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(ME);
     put(&mut at, id, SIZE);
@@ -389,7 +390,7 @@ fn a_node_that_was_cut_off_from_everybody_hears_them_before_it_decides_again() {
     assert_eq!(copies.len(), 1);
 }
 
-/// The owner may have accepted somebody else's meanwhile.
+/// The owner may have accepted the claim of another node meanwhile.
 #[test]
 fn a_node_that_was_held_for_dead_asks_for_its_verdicts_again() {
     let mut at = Node::among(3, STORE);
@@ -422,7 +423,7 @@ fn a_node_that_was_held_for_dead_asks_for_its_verdicts_again() {
     assert_eq!(failed(&at, call), ErrorKind::AlreadyExists);
 }
 
-/// By which rights reductions here have asked for the target.
+/// The claims of reductions here to the target.
 pub fn claims(at: &mut Node, target: ObjectId) -> Vec<Claim> {
     let requests = at.take_requests(target).into_iter();
     let claims = requests.filter_map(|request| match request {
@@ -432,9 +433,9 @@ pub fn claims(at: &mut Node, target: ObjectId) -> Vec<Claim> {
     claims.collect()
 }
 
-/// What is complete is final: no owner is asked whether it may stay.
+/// Complete copies are final: no owner is asked whether they may stay.
 #[test]
-fn a_node_that_was_held_for_dead_keeps_what_is_sealed() {
+fn a_node_that_was_held_for_dead_keeps_its_sealed_copies() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     at.ask(get(id));
@@ -445,9 +446,9 @@ fn a_node_that_was_held_for_dead_keeps_what_is_sealed() {
     assert!(matches!(&told.page.copies[..], [(_, report)] if report.stamp == Some(Stamp::from_ms(5))));
 }
 
-/// Connections that break together are one reason to say it again, or two: each is not one of its own.
+/// Connections that break together cause one repetition, or two, but not one each.
 #[test]
-fn subscriptions_are_said_again_a_few_at_a_time_however_many_connections_broke() {
+fn subscriptions_are_repeated_a_few_at_a_time_however_many_connections_broke() {
     const WATCHED: usize = 5_000;
     let mut at = Node::among(11, STORE);
     let ids: Vec<_> = (0..WATCHED).map(|number| object(&format!("watched {number}"))).collect();
@@ -473,7 +474,7 @@ fn subscriptions_are_said_again_a_few_at_a_time_however_many_connections_broke()
 }
 
 #[test]
-fn a_connection_that_breaks_again_and_again_keeps_nobody_else_waiting() {
+fn a_connection_that_breaks_again_and_again_delays_no_other() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     at.ask(get(id));
@@ -487,16 +488,16 @@ fn a_connection_that_breaks_again_and_again_keeps_nobody_else_waiting() {
 }
 
 #[test]
-fn who_waits_for_what_was_lost_hears_it_when_its_owner_does() {
+fn waiting_nodes_hear_of_a_loss_when_its_owner_does() {
     let (mut at, id, asked) = broken_after(|at, id| at.request(3, id, ask(4)));
     tell(&mut at, &asked, 6, InventoryPage { lost: vec![(id, 0)], ..InventoryPage::default() });
     let told = at.take_answers(id);
     assert!(told.contains(&(3, DirectoryAnswer::Lost)), "{told:?}");
 }
 
-/// Its word that it has let go of the part may be lost, and no digest repeats it.
+/// The withdrawal of its part may be lost, and no digest repeats it.
 #[test]
-fn of_what_its_node_has_a_part_of_no_digest_is_relied_on() {
+fn no_digest_is_relied_on_for_an_object_of_which_the_peer_has_a_part() {
     let (mut at, id, asked) = broken_after(|at, id| {
         at.request(3, id, announce(put_report(5, edition(5), SIZE)));
         let part = CopyReport { complete: false, ..received_report(5, edition(5), SIZE, None) };
@@ -509,9 +510,9 @@ fn of_what_its_node_has_a_part_of_no_digest_is_relied_on() {
     assert_eq!(at.status().entries, 0);
 }
 
-/// Its word that it asks and watches no more may be lost, and nothing else would ever end that.
+/// Its messages that end asks and subscriptions may be lost, and nothing else would ever end these.
 #[test]
-fn a_peer_with_a_new_connection_takes_back_what_it_wants_no_more() {
+fn a_peer_with_a_new_connection_takes_back_asks_and_subscriptions() {
     let mut at = Node::among(3, STORE);
     let (ours, theirs) = (at.id_owned_by(ME), at.id_owned_by(2));
     at.request(2, ours, ask(4));
@@ -531,9 +532,9 @@ fn a_peer_with_a_new_connection_takes_back_what_it_wants_no_more() {
     );
 }
 
-/// In turns of some 256: whoever watches ten thousand objects must not keep others waiting.
+/// In turns of some 256: a node that watches ten thousand objects must not delay others.
 #[test]
-fn how_many_questions_stand_is_told_a_few_at_a_time() {
+fn open_asks_and_subscriptions_are_listed_a_few_at_a_time() {
     const COUNT: usize = 3000;
     let mut at = Node::among(2, STORE);
     let names = (0..).map(|number| object(&format!("object {number}")));

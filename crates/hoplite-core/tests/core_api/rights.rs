@@ -1,4 +1,4 @@
-//! The right to write an object, when its owner changes or the holder of the right was paused.
+//! The claim to an object, when its owner changes or the claimant was paused.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn judge(at: &mut Node, owner: u16, target: ObjectId, claim: Claim, verdict: Ver
     at.answer(owner, target, DirectoryAnswer::ClaimVerdict { claim, verdict });
 }
 
-/// Its backup had heard of the deletion before the owner died, and the holder had not.
+/// The backup had heard of the deletion before the owner died, and the claimant had not.
 #[test]
 fn a_delete_waits_for_holders_that_a_new_owner_hears_of() {
     let mut at = Node::among(3, STORE);
@@ -50,7 +50,7 @@ fn a_delete_waits_for_holders_that_a_new_owner_hears_of() {
 }
 
 #[test]
-fn the_size_of_what_was_given_up_binds_nobody() {
+fn the_size_of_an_abandoned_writing_binds_no_later_one() {
     let mut at = Node::among(7, STORE);
     let id = at.id_owned_by(ME);
     at.request(2, id, announce_unaccepted(2, writing_report(2, 1, edition(5), SIZE)));
@@ -87,21 +87,21 @@ fn folding() -> (Node, ObjectId, u64, Claim, Stamp) {
 }
 
 #[test]
-fn nothing_is_committed_without_the_right_to_the_target() {
+fn no_target_is_committed_without_an_accepted_claim() {
     let (mut at, target, call, claim, _) = folding();
     judge(&mut at, 3, target, claim, Verdict::Exists(Stamp::from_ms(900)));
     assert_eq!(failed(&at, call), ErrorKind::AlreadyExists);
 }
 
 #[test]
-fn what_was_summed_up_meanwhile_is_committed_when_the_right_is_confirmed() {
+fn a_sum_made_meanwhile_is_committed_when_the_claim_is_confirmed() {
     let (mut at, target, call, claim, stamp) = folding();
     judge(&mut at, 3, target, claim, Verdict::Accepted(stamp));
     assert!(matches!(at.reply(call), Some(Reply::Reduced { .. })), "{:?}", at.reply(call));
 }
 
 #[test]
-fn a_later_owners_word_that_the_target_is_deleted_counts() {
+fn a_later_owners_verdict_that_the_target_is_deleted_counts() {
     let mut at = Node::among(3, STORE);
     let target = id_moving(&mut at, 3, 2, 3);
     let source = at.id_owned_by(ME);
@@ -118,9 +118,9 @@ fn a_later_owners_word_that_the_target_is_deleted_counts() {
     at.assert_consistent();
 }
 
-/// It has heard nobody since, and others may have given the right away.
+/// It has heard no other node since, and another owner may have accepted another claim.
 #[test]
-fn who_stood_still_asks_for_its_rights_before_it_uses_them() {
+fn a_node_that_was_paused_repeats_its_claims_before_it_uses_them() {
     let mut at = Node::among(3, STORE);
     let (target, written, source) = (at.id_owned_by(3), object("written"), at.id_owned_by(ME));
     let owner = at.owner_of(written);
@@ -148,9 +148,9 @@ fn who_stood_still_asks_for_its_rights_before_it_uses_them() {
     assert_eq!(at.reply(seal), Some(&Reply::Done));
 }
 
-/// It asks for its right to the target again; meanwhile the root says that it is done, and dies.
+/// It repeats its claim to the target. Meanwhile the root reports that it is done, and dies.
 #[test]
-fn a_root_that_died_is_told_no_commit_when_the_right_is_there_again() {
+fn a_root_that_died_is_told_no_commit_when_the_claim_is_confirmed() {
     let mut at = Node::among(4, STORE);
     let target = at.id_owned_by(4);
     let ours = (0..).map(|number| object(&format!("source {number}")));
@@ -212,9 +212,9 @@ fn a_small_sum_whose_target_exists_by_the_time_it_is_made_ends() {
     assert_eq!(failed(&at, call), ErrorKind::AlreadyExists);
 }
 
-/// Else it would be lost with its root, in an orderly end.
+/// Otherwise the target would be lost with its root, although the node ends in order.
 #[test]
-fn who_leaves_waits_for_the_commit_of_a_target_that_it_has_summed_up() {
+fn a_leaver_waits_for_the_commit_of_its_finished_target() {
     let mut at = Node::among(3, STORE);
     let (target, mine) = (at.id_owned_by(2), at.id_owned_by(ME));
     put(&mut at, mine, SIZE);

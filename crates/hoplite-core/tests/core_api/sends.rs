@@ -20,7 +20,7 @@ fn refusals(at: &mut Node) -> usize {
     at.take_mail().iter().filter(|(_, message)| matches!(message, PeerMessage::PullRefused { .. })).count()
 }
 
-/// What the only object of a lone node goes by.
+/// The edition of the only object of a lone node.
 pub fn edition_of(at: &mut Node, id: ObjectId) -> Edition {
     at.request(7, id, DirectoryRequest::Locate { token: 1 });
     let located = at.take_mail().into_iter().find_map(|(_, message)| match message {
@@ -33,7 +33,7 @@ pub fn edition_of(at: &mut Node, id: ObjectId) -> Edition {
 }
 
 #[test]
-fn what_is_here_is_sent_and_what_is_not_is_refused() {
+fn pulls_of_copies_that_are_here_are_served_and_others_refused() {
     let mut at = Node::alone(8 << 20);
     let id = object("x");
     put(&mut at, id, SIZE);
@@ -49,7 +49,7 @@ fn what_is_here_is_sent_and_what_is_not_is_refused() {
 
 /// Its connection may never have been made.
 #[test]
-fn a_receiver_is_told_when_its_stream_breaks_off_and_not_when_it_wants_no_more() {
+fn a_receiver_is_told_of_a_broken_stream_but_not_of_a_cancelled_one() {
     let mut at = Node::among(2, 8 << 20);
     let id = at.id_owned_by(1);
     put(&mut at, id, SIZE);
@@ -74,7 +74,7 @@ fn not_begun(at: &mut Node, transfer: u64) {
 
 /// Or a sum of twenty streams would begin anew whenever one of them could not be connected.
 #[test]
-fn what_only_this_node_can_send_is_tried_again_when_no_connection_can_be_made() {
+fn a_send_that_only_this_node_can_do_is_tried_again_without_a_connection() {
     let mut at = Node::among(2, 8 << 20);
     let id = at.id_owned_by(1);
     put(&mut at, id, SIZE);
@@ -91,7 +91,7 @@ fn what_only_this_node_can_send_is_tried_again_when_no_connection_can_be_made() 
     }
     not_begun(&mut at, 2);
     assert_eq!((at.sends.len(), refusals(&mut at)), (0, 1));
-    // Who wants no more, or sends what is gone, does not try.
+    // A send that was cancelled, or whose copy is gone, is not tried again.
     for transfer in [3, 4] {
         at.hear(2, pull(transfer, id, here, true));
         not_begun(&mut at, transfer);
@@ -148,7 +148,7 @@ fn an_abandoned_put_breaks_its_streams() {
 
 /// A directory that still counts us as a holder would lend us again and again.
 #[test]
-fn who_refuses_a_pull_puts_the_directory_right() {
+fn a_node_that_refuses_a_pull_corrects_the_directory() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(2);
     at.hear(3, pull(1, id, edition(5), false));

@@ -16,7 +16,8 @@ fn bytes(size: u64) -> Option<Blob> {
     Some(Blob(vec![1; size as usize]))
 }
 
-/// Whom the owner told of a copy on which node since the mail was last taken, and whether with its bytes.
+/// The subscribers that the owner told of copies since the mail was last taken, with the holder, and whether the bytes
+/// came with it.
 fn told(at: &mut Node) -> Vec<(NodeId, NodeId, bool)> {
     let copies = at.take_mail().into_iter().filter_map(|(to, message)| match message {
         PeerMessage::Answer { answer: DirectoryAnswer::Copy { node, payload, .. }, .. } => {
@@ -34,7 +35,7 @@ fn announced(at: &mut Node, from: u16, id: ObjectId, size: u64) {
 }
 
 #[test]
-fn who_wants_the_bytes_is_told_nothing_once_it_has_them() {
+fn a_subscriber_for_the_bytes_hears_nothing_after_them() {
     let mut at = Node::alone(STORE);
     let id = object("x");
     at.request(3, id, DirectoryRequest::Subscribe { bytes_max: Some(limits::INLINE_BYTES_MAX) });
@@ -42,12 +43,12 @@ fn who_wants_the_bytes_is_told_nothing_once_it_has_them() {
     at.request(2, id, DirectoryRequest::Subscribe { bytes_max: Some(limits::INLINE_BYTES_MAX) });
     announced(&mut at, 2, id, SMALL);
     let (mine, put) = (node(ME), node(2));
-    // Node 2 put it, and node 4 did not ask for it; the owner's own copy is only told of.
+    // Node 2 put it, and node 4 did not ask for its bytes. The owner's own copy is reported without bytes.
     let of_the_put = [(3, true), (4, false), (2, false)].map(|(watcher, bytes)| (node(watcher), put, bytes));
     let of_mine = [4, 2].map(|watcher| (node(watcher), mine, false));
     assert_eq!(told(&mut at), [&of_the_put[..], &of_mine].concat());
     for _ in 0..2 {
-        // Who asks once more has missed them.
+        // A node that asks once more has missed them.
         at.request(5, id, DirectoryRequest::Subscribe { bytes_max: Some(limits::INLINE_BYTES_MAX) });
         assert_eq!(told(&mut at), [(node(5), mine, false), (node(5), put, true)]);
     }
@@ -68,7 +69,7 @@ fn an_object_is_brought_where_it_is_neither_held_nor_asked_for() {
 }
 
 #[test]
-fn large_objects_are_only_told_of() {
+fn the_bytes_of_large_objects_are_not_sent() {
     let mut at = Node::alone(STORE);
     let id = object("x");
     at.request(3, id, DirectoryRequest::Subscribe { bytes_max: Some(limits::INLINE_BYTES_MAX) });
@@ -76,7 +77,7 @@ fn large_objects_are_only_told_of() {
     assert_eq!(told(&mut at), [(node(3), node(2), false)]);
 }
 
-/// A reduction called here over sources that node 2 owns; told of each, with its bytes or without.
+/// A reduction called here over sources that node 2 owns, which reports each, with its bytes or without.
 fn called(
     store: u64,
     count: usize,
@@ -142,7 +143,7 @@ fn unsubscribed(at: &mut Node) -> Vec<ObjectId> {
 }
 
 #[test]
-fn what_came_is_not_watched_again_and_what_did_not_is() {
+fn sources_that_came_are_not_subscribed_to_again_and_others_are() {
     let (mut at, _, sources) = called(STORE, 2, 2, |index| bytes(SMALL).filter(|_| index == 0));
     at.take_mail();
     at.wait(std::time::Duration::from_secs(2));
@@ -154,9 +155,9 @@ fn what_came_is_not_watched_again_and_what_did_not_is() {
     assert_eq!([watched(sources[0]), watched(sources[1])], [false, true]);
 }
 
-/// Who waits for the object besides is told on, whether it began before the bytes came or after.
+/// A wait for the same object is still answered, whether it began before the bytes came or after.
 #[test]
-fn a_wait_for_a_source_is_told_on_after_its_bytes_have_come() {
+fn a_wait_for_a_source_is_still_answered_after_its_bytes_have_come() {
     for waits_first in [true, false] {
         let (mut at, _, sources) = called(STORE, 2, 2, |_| None);
         let ids = vec![sources[0], object("never comes")];
@@ -177,7 +178,7 @@ fn a_wait_for_a_source_is_told_on_after_its_bytes_have_come() {
 }
 
 #[test]
-fn one_that_came_without_its_bytes_is_asked_for() {
+fn a_source_that_came_without_its_bytes_is_asked_for() {
     let (mut at, call, sources) = called(STORE, 2, 2, |index| bytes(SMALL).filter(|_| index == 0));
     assert!(at.folds.is_empty());
     let other = sources[1];
@@ -193,7 +194,7 @@ fn bytes_that_are_not_those_of_the_report_are_not_taken() {
 }
 
 #[test]
-fn of_many_that_came_the_first_k_are_folded() {
+fn the_first_k_of_many_sources_are_folded() {
     let (mut at, call, sources) = called(STORE, 5, 2, |_| bytes(SMALL));
     assert_eq!(end(&mut at, call), sources[..2]);
     assert_eq!(at.status().copies, 1, "the others are let go");
@@ -201,14 +202,14 @@ fn of_many_that_came_the_first_k_are_folded() {
 
 /// Those that are not needed must not keep the target from its space.
 #[test]
-fn the_target_has_room_although_more_came_than_are_needed() {
+fn the_target_has_space_although_more_came_than_are_needed() {
     let (mut at, call, _) = called(8 << 10, 16, 2, |_| bytes(SMALL));
     assert_eq!(end(&mut at, call).len(), 2);
 }
 
 /// Sixteen of them over one link would take longer than a tree.
 #[test]
-fn what_is_too_much_for_one_link_goes_by_a_tree() {
+fn sources_too_large_for_one_link_are_reduced_by_a_tree() {
     let size = 20_000;
     let report = |index: usize| put_report(1, edition(10 + index as u64), size);
     let assignments = |count: usize| {
@@ -239,7 +240,7 @@ fn what_is_too_much_for_one_link_goes_by_a_tree() {
     assert_eq!(assignments(8), ([true].into(), false));
 }
 
-/// A source whose bytes came for another sum, and which this one folds where it is, is watched on.
+/// A source whose bytes came for another sum, and which this one folds on its node, stays subscribed to.
 #[test]
 fn bytes_that_came_for_another_sum_do_not_end_the_news() {
     let mut at = Node::among(2, STORE);

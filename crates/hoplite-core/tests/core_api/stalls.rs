@@ -77,7 +77,7 @@ fn a_stream_that_moves_between_two_stalls_is_given_its_time() {
 
 /// Its last bytes may be in the network still.
 #[test]
-fn a_check_of_what_was_sent_is_no_refusal() {
+fn a_check_of_a_finished_send_is_not_a_refusal() {
     let (mut at, transfer) = sending();
     let &send = at.sends.keys().next().expect("it sends");
     at.handle(Input::SendEnded { send, outcome: Ok(()) });
@@ -89,9 +89,9 @@ fn a_check_of_what_was_sent_is_no_refusal() {
     assert_eq!(at.take_mail(), [(node(2), PeerMessage::PullRefused { transfer: other })]);
 }
 
-/// Each time that all of them are changed, the line is filled with what nobody waits for any more.
+/// Each change of all senders fills the links with bytes that are no longer needed.
 #[test]
-fn where_senders_stand_still_at_the_same_place_each_has_twice_the_time() {
+fn senders_that_stall_at_the_same_byte_get_twice_the_time_each() {
     let (mut at, id, mut transfer) = receiving();
     let mut looks = Vec::new();
     for round in 0..3 {

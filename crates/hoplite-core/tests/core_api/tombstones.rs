@@ -18,7 +18,7 @@ use crate::requests::{
 
 const TOKEN: u64 = 7;
 
-/// Who was told of the deletion, and who that it is done.
+/// The nodes that were told of the deletion, and those that were told that it is done.
 fn told(at: &mut Node, id: ObjectId) -> (Vec<u16>, Vec<u16>) {
     let (mut deleted, mut done) = (Vec::new(), Vec::new());
     for (to, answer) in at.take_answers(id) {
@@ -31,7 +31,7 @@ fn told(at: &mut Node, id: ObjectId) -> (Vec<u16>, Vec<u16>) {
     (deleted, done)
 }
 
-/// Node 2 holds an object of ours, node 3 deletes it. Who is told.
+/// Node 2 holds an object of ours, and node 3 deletes it. Returns the nodes that are told.
 fn deleted_while_held() -> (Node, ObjectId, Vec<u16>) {
     let mut at = Node::among(4, 8 << 20);
     let id = at.id_owned_by(ME);
@@ -57,7 +57,7 @@ fn a_delete_is_done_when_all_have_heard() {
 }
 
 #[test]
-fn nobody_waits_for_the_dead_to_hear() {
+fn a_delete_does_not_wait_for_dead_nodes() {
     let (mut at, id, deleted) = deleted_while_held();
     for &holder in deleted.iter().filter(|&&holder| holder != 2) {
         at.hear(holder, PeerMessage::DeletionAck { id });
@@ -66,9 +66,9 @@ fn nobody_waits_for_the_dead_to_hear() {
     assert_eq!(told(&mut at, id).1, [3]);
 }
 
-/// Whoever holds, asks, watches or wants to write it, and the backup owner.
+/// Holders, askers, subscribers and claimants, and the backup.
 #[test]
-fn everyone_concerned_hears_of_a_deletion_before_it_is_done() {
+fn holders_askers_and_subscribers_hear_of_a_deletion_before_it_is_done() {
     let mut at = Node::among(7, 8 << 20);
     let id = at.id_owned_by(ME);
     at.request(2, id, announce(writing_report(2, 1, edition(5), SIZE)));
@@ -88,7 +88,7 @@ fn everyone_concerned_hears_of_a_deletion_before_it_is_done() {
 }
 
 #[test]
-fn a_deletion_is_repeated_to_whoever_may_have_missed_it() {
+fn a_deletion_is_repeated_on_a_new_connection() {
     let (mut at, id, _) = deleted_while_held();
     at.handle(Input::PeerBroken { node: node(2) });
     at.wait(Duration::from_millis(100));
@@ -135,7 +135,7 @@ fn at_cluster_time(at: &mut Node, ms: u64) {
     at.take_mail();
 }
 
-/// Or each change of owners would give it another life.
+/// Otherwise each change of owners would extend its time.
 #[test]
 fn the_time_of_a_tombstone_counts_from_the_deletion_wherever_it_is_heard_of() {
     let mut at = Node::alone(8 << 20);
@@ -156,7 +156,7 @@ fn the_time_of_a_tombstone_counts_from_the_deletion_wherever_it_is_heard_of() {
 }
 
 #[test]
-fn what_was_accepted_later_ends_the_tombstone() {
+fn a_content_that_was_accepted_later_ends_the_tombstone() {
     let mut at = Node::alone(8 << 20);
     let id = object("x");
     at.answer(
@@ -177,9 +177,9 @@ fn what_was_accepted_later_ends_the_tombstone() {
     assert_eq!((at.status().entries, at.status().tombstones), (1, 0));
 }
 
-/// An owner that stood still accepts what was put, and deleted elsewhere, before it was held for dead.
+/// A paused owner accepts an earlier put, whose object was deleted elsewhere while the owner was believed dead.
 #[test]
-fn a_tombstone_stands_when_what_was_accepted_later_is_taken_back() {
+fn a_tombstone_stands_when_a_later_content_is_taken_back() {
     let mut at = Node::among(3, 8 << 20);
     let id = at.id_owned_by(ME);
     at.request(2, id, announce_unaccepted(2, put_report(1, edition(5), SIZE)));
@@ -194,7 +194,7 @@ fn a_tombstone_stands_when_what_was_accepted_later_is_taken_back() {
     at.take_mail();
     at.request(3, id, ask(7));
     let answers = at.take_answers(id);
-    // Who has a part of what was accepted takes an earlier deletion for that of another object.
+    // A node with a part of the accepted content ignores an earlier deletion.
     let counts = |deletion: &Deletion| Some(deletion.stamp) >= accepted && deletion.age_ms < 1000;
     assert!(
         matches!(&answers[..], [(3, DirectoryAnswer::Deleted { deletion })] if counts(deletion)),
@@ -229,7 +229,7 @@ fn a_deletion_leaves_a_copy_that_was_accepted_later() {
     assert!(!at.copies.contains_key(&copy));
 }
 
-/// All who asked for it are told that it is done, each once.
+/// All nodes that asked for it are told once that it is done.
 #[test]
 fn many_may_delete_the_same_object() {
     let (mut at, id, deleted) = deleted_while_held();
@@ -245,7 +245,7 @@ fn many_may_delete_the_same_object() {
 }
 
 #[test]
-fn a_deletion_outlives_its_owner_at_all_who_heard_of_it() {
+fn a_deletion_outlives_its_owner_at_all_nodes_that_heard_of_it() {
     let mut at = Node::among(2, 8 << 20);
     let id = at.id_owned_by(2);
     put_at(&mut at, id);
@@ -289,9 +289,9 @@ fn a_delete_follows_its_object_to_a_new_owner() {
     }
 }
 
-/// Its owner and that one's backup may both die; who deleted it knows it still.
+/// Its owner and the backup may both die. The node that deleted it still knows.
 #[test]
-fn who_deleted_an_object_remembers_it_when_the_owner_dies() {
+fn the_node_that_deleted_an_object_remembers_it_when_the_owner_dies() {
     let mut at = Node::among(3, 8 << 20);
     let id = id_moving(&mut at, 3, ME, 3);
     let call = at.ask(delete(id));
@@ -310,7 +310,7 @@ fn who_deleted_an_object_remembers_it_when_the_owner_dies() {
 }
 
 #[test]
-fn an_owner_that_is_one_no_more_answers_no_deletion() {
+fn a_former_owner_answers_no_deletion() {
     let mut at = Node::among(2, 8 << 20);
     let ids: Vec<_> = (0..40).map(|number| object(&format!("deleted {number}"))).collect();
     let ours: Vec<_> = ids.into_iter().filter(|&id| at.owner_of(id) == ME).collect();

@@ -38,7 +38,7 @@ fn claim_verdict(at: &mut Node, from: u16, target: ObjectId, verdict: Verdict) {
 }
 
 #[test]
-fn a_reduction_slots_nobody_before_its_targets_owner_has_accepted_its_claim() {
+fn a_reduction_assigns_no_slot_before_its_claim_is_accepted() {
     let (mut at, call, target) = called();
     let claim = claims(&mut at, target)[0];
     let verdict = Verdict::Accepted(Stamp::from_ms(700));
@@ -52,7 +52,7 @@ fn a_reduction_slots_nobody_before_its_targets_owner_has_accepted_its_claim() {
     assert_eq!(at.reply(call), None);
 }
 
-/// Slots that failed would be given out again at once, as often as it is said.
+/// Otherwise failed slots would be assigned again at once, each time the verdict is repeated.
 #[test]
 fn a_claim_that_is_accepted_once_more_starts_nothing() {
     let (mut at, _, target) = called();
@@ -122,7 +122,7 @@ fn a_put_that_is_accepted_too_late_is_withdrawn() {
     );
 }
 
-/// Another owner was asked meanwhile, which knows of a deletion: only the time tells which came first.
+/// Another owner was asked meanwhile, which knows of a deletion. Only the stamps tell which came first.
 #[test]
 fn a_put_that_a_former_owner_accepted_is_offered_once_more_before_it_counts_as_deleted() {
     for stands in [true, false] {
@@ -184,9 +184,9 @@ fn a_complete_copy_goes_if_a_later_content_exists_and_for_nothing_else() {
     assert!(matches!(said[..], [DirectoryRequest::Withdraw { .. }]), "{said:?}");
 }
 
-/// A node took itself for the owner, and said so, before it had heard of the owner; it passes on what it is told.
+/// A node believed itself the owner before it heard of the real one, to which it forwards requests.
 #[test]
-fn an_owner_asks_those_whose_questions_came_by_way_of_others_so_that_they_know_it() {
+fn an_owner_pulls_from_nodes_whose_requests_were_forwarded_to_it() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(ME);
     at.members_answer = false;
@@ -197,7 +197,7 @@ fn an_owner_asks_those_whose_questions_came_by_way_of_others_so_that_they_know_i
 }
 
 #[test]
-fn whoever_is_asked_by_the_owner_tells_it_again_what_it_had_told_another() {
+fn a_node_that_the_owner_asks_repeats_its_reports_to_another_owner() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     take_inventory(&mut at, 3, &[id.shard()]);
@@ -212,9 +212,9 @@ fn whoever_is_asked_by_the_owner_tells_it_again_what_it_had_told_another() {
     assert_eq!(at.reply(call), Some(&Reply::Done));
 }
 
-/// It stood still, say, while another one took over, and has accepted something else since.
+/// It may have been paused while another node took over, and may have accepted another content since.
 #[test]
-fn a_complete_copy_stays_whatever_somebody_says_who_is_not_its_owner() {
+fn a_complete_copy_stays_whatever_a_node_says_that_is_not_its_owner() {
     let (mut at, id, copy) = cached();
     at.answer(3, id, verdict(edition(5), Verdict::Exists(Stamp::from_ms(6))));
     assert!(at.copies.contains_key(&copy));
@@ -231,7 +231,7 @@ fn a_content_that_was_accepted_once_more_has_the_later_time() {
 }
 
 #[test]
-fn part_of_what_was_given_up_goes_and_the_object_is_asked_for_anew() {
+fn a_part_of_an_abandoned_edition_is_dropped_and_the_object_asked_for_anew() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     at.ask(get(id));
@@ -245,7 +245,7 @@ fn part_of_what_was_given_up_goes_and_the_object_is_asked_for_anew() {
 
 /// Its caller was promised that it stays.
 #[test]
-fn a_put_whose_content_had_to_go_brings_the_other_one_and_keeps_it() {
+fn a_put_whose_content_lost_fetches_the_other_one_and_pins_it() {
     let mut at = Node::among(3, STORE);
     let id = at.id_owned_by(2);
     let call = at.ask(create(id, SMALL));
@@ -266,7 +266,7 @@ fn a_put_whose_content_had_to_go_brings_the_other_one_and_keeps_it() {
 }
 
 #[test]
-fn a_root_that_its_targets_owner_refuses_says_so_and_lets_go() {
+fn a_root_that_its_targets_owner_refuses_reports_it_and_releases_its_slot() {
     let mut at = Node::among(2, STORE);
     let (target, source) = (at.id_owned_by(2), at.id_owned_by(ME));
     put(&mut at, source, SIZE);
@@ -304,10 +304,10 @@ fn a_reduction_whose_root_is_refused_fails() {
     }
 }
 
-/// The owner's later word, that the target was deleted, is lost with a connection: whoever was told that it may make
-/// the target asks again.
+/// The owner's later message that the target was deleted is lost with a connection. So a coordinator whose claim was
+/// accepted repeats it.
 #[test]
-fn an_accepted_claim_is_repeated_when_the_connection_to_its_judge_has_broken() {
+fn an_accepted_claim_is_repeated_when_the_connection_to_its_owner_has_broken() {
     let (mut at, call, target) = called();
     let claim = claims(&mut at, target)[0];
     let of = |verdict| DirectoryAnswer::ClaimVerdict { claim, verdict };
@@ -320,7 +320,7 @@ fn an_accepted_claim_is_repeated_when_the_connection_to_its_judge_has_broken() {
     assert_eq!(failed(&at, call), ErrorKind::Deleted);
 }
 
-/// Its root may have made the target by then: that it exists is no news.
+/// Its root may have made the target by then, so the verdict that it exists is expected.
 #[test]
 fn a_repeated_claim_to_a_target_that_was_made_meanwhile_ends_nothing() {
     let (mut at, call, target) = called();

@@ -15,7 +15,7 @@ pub fn wait(ids: &[ObjectId], count: u32) -> Request {
 }
 
 #[test]
-fn the_first_ones_ready_are_told_in_the_order_of_the_list() {
+fn the_first_ready_ids_are_returned_in_the_order_of_the_list() {
     let mut at = Node::alone(8 << 20);
     let ids = ["a", "b", "c"].map(object);
     let call = at.ask(wait(&ids, 2));
@@ -45,7 +45,7 @@ fn an_answered_wait_watches_nothing() {
 }
 
 #[test]
-fn time_up_tells_what_is_ready_and_deletion_fails() {
+fn a_time_out_returns_the_ready_ids_and_a_deletion_fails() {
     let mut at = Node::alone(8 << 20);
     let ids = ["a", "b"].map(object);
     put(&mut at, ids[1], SIZE);
@@ -96,7 +96,7 @@ fn poll(ids: &[ObjectId], count: u32) -> Request {
     }
 }
 
-/// The question that each owner was asked behind the subscriptions.
+/// The request that each owner got behind the subscriptions.
 fn polled(at: &mut Node) -> Vec<(u16, u64)> {
     let mail = at.take_mail().into_iter();
     mail.filter_map(|(to, message)| match message {
@@ -113,7 +113,7 @@ fn located(token: u64) -> DirectoryAnswer {
 }
 
 #[test]
-fn a_wait_without_patience_hears_its_owners_first() {
+fn a_wait_with_no_time_hears_its_owners_first() {
     let mut at = Node::among(3, 8 << 20);
     let ids = [at.id_owned_by(2), at.id_owned_by(3), at.id_owned_by(ME)];
     put(&mut at, ids[2], SIZE);
@@ -131,7 +131,7 @@ fn a_wait_without_patience_hears_its_owners_first() {
 }
 
 #[test]
-fn a_wait_without_patience_does_not_wait_for_a_silent_owner() {
+fn a_wait_with_no_time_does_not_wait_for_a_silent_owner() {
     let mut at = Node::among(2, 8 << 20);
     let ids = [at.id_owned_by(2), at.id_owned_by(ME)];
     put(&mut at, ids[1], SIZE);
@@ -139,12 +139,12 @@ fn a_wait_without_patience_does_not_wait_for_a_silent_owner() {
     let asked = polled(&mut at);
     at.wait(Duration::from_millis(60));
     assert_eq!(at.reply(call), Some(&Reply::Ready { ids: vec![ids[1]] }));
-    // Its word comes too late, and finds nobody.
+    // Its answer comes too late, and finds no call.
     at.answer(2, ids[0], located(asked[0].1));
 }
 
 #[test]
-fn a_wait_without_patience_asks_nobody_if_it_need_not() {
+fn a_wait_with_no_time_asks_no_owner_if_it_need_not() {
     let mut at = Node::among(2, 8 << 20);
     let ours = at.id_owned_by(ME);
     put(&mut at, ours, SIZE);

@@ -12,7 +12,7 @@ use super::fold::{Command, SharedSum};
 use super::receive::Receive;
 use super::stall_timer::StallTimer;
 
-/// What to do with a transfer when it arrives.
+/// The handling of a transfer when it arrives.
 #[derive(Debug)]
 pub(super) enum Expected {
     /// Run it at once.

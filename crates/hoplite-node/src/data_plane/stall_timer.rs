@@ -86,7 +86,7 @@ mod tests {
     const AFTER: Duration = Duration::from_secs(1);
 
     #[test]
-    fn it_is_reported_once_each_period_until_a_byte_comes() {
+    fn a_stall_is_reported_once_each_period_until_a_byte_comes() {
         let start = Instant::now();
         let mut stall_timer = StallTimer::new(start);
         let ms = |ms| start + Duration::from_millis(ms);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nobody_looked_does_not_count() {
+    fn time_without_a_look_does_not_count() {
         let start = Instant::now();
         let mut stall_timer = StallTimer::new(start);
         let woken = start + Duration::from_secs(60);

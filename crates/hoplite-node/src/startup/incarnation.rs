@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_kept_the_clock_has_to_do() {
+    fn the_clock_decides_where_no_file_can_be_kept() {
         let socket = socket("no folder").join("a.sock");
         assert!(next_incarnation(Some(&socket)) > 0);
     }

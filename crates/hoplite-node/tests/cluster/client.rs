@@ -128,7 +128,7 @@ impl Client {
         self.start(Request::Get { id, timeout_ms: None, partial: false, fail_if_lost: false })
     }
 
-    /// What a view shows, without copying it.
+    /// The bytes of a view, without a copy.
     pub fn reader(&self, offset: u64, size: u64) -> Reader {
         self.arena.reader(offset, size).unwrap()
     }

@@ -12,7 +12,7 @@ use crate::process::{wait_for_members, wait_until, Process, NEVER_SUSPECT};
 /// 50 ms is promised (lab/bench_detection.py measures it); tests share the machine with others.
 const CRASH_NOTICED_MAX: Duration = Duration::from_millis(500);
 
-/// What is promised.
+/// The promised time.
 const PAUSE_NOTICED_MAX: Duration = Duration::from_secs(2);
 
 #[test]
@@ -50,7 +50,7 @@ fn a_process_that_is_back_at_once_is_another_node() {
 }
 
 #[test]
-fn a_paused_process_is_noticed_and_comes_back_with_what_it_holds() {
+fn a_paused_process_is_noticed_and_comes_back_with_its_objects() {
     let all = Process::cluster(3, &[]);
     let mut clients: Vec<_> = all[..2].iter().map(Process::client).collect();
     let (paused, mut held) = (&all[2], all[2].client());
@@ -84,6 +84,6 @@ fn a_paused_process_is_noticed_and_comes_back_with_what_it_holds() {
             assert!(client.get(*id) == pattern(n as u64, 200_000), "object {n} came back changed");
         }
     }
-    // What it did not hear while it stood still is not held against the others.
+    // Messages that it missed while it was paused do not count against the others.
     assert!(!paused.log().contains("member is down"), "{}", paused.log());
 }

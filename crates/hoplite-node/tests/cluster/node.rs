@@ -76,7 +76,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.stop();
-        // Of when it started, for one that is started again.
+        // The file with the time of its start, for a node that is started again.
         let _ = std::fs::remove_file(self.socket.with_extension("incarnation"));
     }
 }

@@ -24,7 +24,7 @@ fn a_small_object_is_read_on_another_node() {
 }
 
 #[test]
-fn a_large_object_reaches_everyone_who_asked_before_and_after() {
+fn a_large_object_reaches_all_nodes_that_asked_before_and_after() {
     let nodes = cluster(4);
     let id = ObjectId::from_name("large");
     let bytes = pattern(2, SIZE);
@@ -62,12 +62,12 @@ fn a_small_object_is_answered_with_its_bytes_and_nothing_is_kept_for_the_client(
         }
         assert_eq!(client.call(Request::Delete { ids: vec![id], timeout_ms: None }), Reply::Done);
     }
-    // A copy that a client holds would still have its room.
+    // A copy that a client holds would still take its space.
     assert_eq!(status(&mut client).used_bytes, 0);
 }
 
 #[test]
-fn who_follows_a_copy_that_comes_from_elsewhere_is_woken() {
+fn a_follower_of_a_received_copy_is_woken() {
     let nodes = cluster(2);
     let (id, bytes) = (ObjectId::from_name("followed"), pattern(5, SIZE));
     let (mut writer, mut getter) = (nodes[0].client(), nodes[1].client());
@@ -134,7 +134,7 @@ fn a_put_that_its_writer_left_is_withdrawn_and_can_be_put_again() {
 }
 
 #[test]
-fn what_is_not_written_cannot_be_sealed() {
+fn an_unwritten_copy_cannot_be_sealed() {
     let nodes = cluster(1);
     let mut client = nodes[0].client();
     let created = client.create(ObjectId::from_name("unwritten"), 1 << 20, Header::default());
@@ -152,7 +152,7 @@ fn a_get_outlives_the_node_it_was_receiving_from() {
     let bytes = pattern(6, SIZE);
     nodes[0].client().put(id, Header::default(), &bytes);
     assert!(nodes[1].client().get(id) == bytes);
-    // Both have it; now the one who put it goes while another asks.
+    // Both have it. Now the node that put it dies while another one asks.
     let mut reader = nodes[2].client();
     let call = reader.start_get(id);
     nodes[0].stop();

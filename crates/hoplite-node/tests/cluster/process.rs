@@ -12,7 +12,7 @@ use rustix::process::{kill_process, Pid, Signal};
 use crate::client::Client;
 use crate::node::{fresh_socket, members};
 
-/// So long that nobody is ever declared dead for silence: what is noticed then is noticed otherwise.
+/// So long that no silent node is declared dead. A death is then noticed by other means.
 pub const NEVER_SUSPECT: &str = "--suspicion-ms=3600000";
 
 /// Long enough to mean "never".
@@ -47,7 +47,7 @@ impl Process {
         Process { child, lines, ready, socket, addr, log }
     }
 
-    /// So many of them, all knowing each other.
+    /// So many daemons, which all know each other.
     pub fn cluster(count: usize, extra: &[&str]) -> Vec<Process> {
         let mut all = vec![Process::start(None, extra)];
         for _ in 1..count {
@@ -81,12 +81,12 @@ impl Process {
         open.count()
     }
 
-    /// What it has written to stderr so far.
+    /// Its output to stderr so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Waits for its end; gives the time that took, too.
+    /// Waits for its end. Returns the time that took, too.
     pub fn wait(&mut self) -> (ExitStatus, Duration) {
         let took = wait_until("it has ended", || self.child.try_wait().unwrap().is_some());
         (self.child.wait().unwrap(), took)
@@ -106,7 +106,7 @@ impl Drop for Process {
     }
 }
 
-/// Waits until `is_so`, which is put in words by `what`; gives the time that took.
+/// Waits until `is_so`, which `what` describes in words. Returns the time that took.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
     let began = Instant::now();
     while !is_so() {

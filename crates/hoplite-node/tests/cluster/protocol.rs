@@ -10,7 +10,7 @@ use crate::client::{hello, next_answer, raw, send};
 use crate::node::{cluster, members, status};
 
 #[test]
-fn another_version_is_told_so() {
+fn a_client_of_another_version_is_told_so() {
     let nodes = cluster(1);
     let mut stream = raw(nodes[0].socket());
     send(&stream, 5, hello(CLIENT_PROTOCOL_VERSION + 1));

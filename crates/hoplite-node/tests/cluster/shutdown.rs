@@ -13,7 +13,7 @@ use crate::process::{wait_for_members, wait_until, Process, NEVER_SUSPECT};
 const LEAVING_NOTICED_MAX: Duration = Duration::from_millis(500);
 
 #[test]
-fn it_says_when_it_is_ready_and_cleans_up_on_sigterm() {
+fn a_daemon_says_when_it_is_ready_and_cleans_up_on_sigterm() {
     let mut daemon = Process::start(None, &[]);
     let client = daemon.client();
     let (addr, socket) = (client.node.addr, daemon.socket.display());
@@ -25,7 +25,7 @@ fn it_says_when_it_is_ready_and_cleans_up_on_sigterm() {
 }
 
 #[test]
-fn one_that_leaves_is_missed_at_once() {
+fn peers_notice_at_once_that_a_daemon_leaves() {
     let mut all = Process::cluster(3, &[NEVER_SUSPECT]);
     let mut clients: Vec<_> = all[..2].iter().map(Process::client).collect();
     let mut leaver = all.pop().unwrap();
@@ -42,7 +42,7 @@ fn one_that_leaves_is_missed_at_once() {
 }
 
 #[test]
-fn a_peer_that_does_not_answer_holds_nobody_up() {
+fn a_peer_that_does_not_answer_delays_no_shutdown() {
     let mut all = Process::cluster(3, &[NEVER_SUSPECT]);
     let mut clients: Vec<_> = all[..1].iter().map(Process::client).collect();
     let mut leaver = all.pop().unwrap();
@@ -57,7 +57,7 @@ fn a_peer_that_does_not_answer_holds_nobody_up() {
 }
 
 #[test]
-fn one_that_drains_hands_over_what_only_it_holds() {
+fn a_daemon_that_drains_hands_over_its_only_copies() {
     let mut all = Process::cluster(3, &["--drain-ms=30000"]);
     let mut leaver = all.pop().unwrap();
     let mut holder = leaver.client();
@@ -110,7 +110,7 @@ fn a_second_signal_does_not_wait_for_the_drain() {
 
 #[test]
 fn two_signals_in_one_moment_are_both_heard() {
-    // Which thread takes which is up to the kernel, so several times.
+    // The kernel chooses the thread for each signal, so this runs several times.
     for _ in 0..10 {
         let mut daemon = Process::start(None, &["--drain-ms=3600000"]);
         daemon.signal(Signal::TERM);

@@ -28,14 +28,14 @@ fn delete(client: &mut Client, id: ObjectId) {
 
 #[test]
 fn a_stream_that_stands_still_is_finished_from_another_sender() {
-    // Nobody is declared dead here: only the stream itself tells.
+    // No node is declared dead here. Only the stream itself shows the trouble.
     let all = Process::cluster(3, &[NEVER_SUSPECT, "--stall-after-ms=100"]);
     let mut senders: Vec<_> = all[..2].iter().map(Process::client).collect();
     let (mut receiver, mut watcher) = (all[2].client(), all[2].client());
     let bytes = pattern(1, SIZE);
     for n in 0..TRIES_MAX {
         let id = ObjectId::from_name(&format!("try {n}"));
-        // A paused node owns nothing here: that it is silent as an owner is not what is tested.
+        // A paused node owns nothing here: its silence as an owner is not tested.
         if !put_owned_by(&mut watcher, &mut senders[0], id, &bytes) {
             delete(&mut watcher, id);
             continue;

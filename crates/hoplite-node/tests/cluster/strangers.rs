@@ -26,7 +26,7 @@ const CASES: u32 = 150;
 /// A case is answered with more than this, on the average: its calls are understood.
 const ANSWERS_BYTES_MIN: usize = 50;
 
-/// What counts the messages that a node does not listen to.
+/// The gauge that counts the messages that a node rejects.
 const REFUSED: &str = "messages of peers that cannot be right";
 
 /// How long a node may take to answer all that a connection said.
@@ -35,7 +35,7 @@ const SOON: Duration = Duration::from_millis(20);
 /// One in so many frames is broken, by one byte.
 const BROKEN: usize = 12;
 
-/// Frames of whatever the tape says, one after the other, some of them broken; in the end perhaps a torn one.
+/// Frames drawn from the tape, one after the other. Some are broken, and the last one may be torn.
 fn frames(tape: &mut Tape, mut frame: impl FnMut(&mut Tape, &mut BytesMut)) -> BytesMut {
     let mut bytes = BytesMut::new();
     while !tape.is_over() {
@@ -53,9 +53,9 @@ fn frames(tape: &mut Tape, mut frame: impl FnMut(&mut Tape, &mut BytesMut)) -> B
     bytes
 }
 
-/// Says it all and listens for a moment: how many bytes the node had to say.
+/// Sends it all and listens for a moment. Returns the number of bytes that the node sent.
 fn say(stream: &mut (impl Read + Write), bytes: &[u8]) -> usize {
-    // The node may close the connection before all is said.
+    // The node may close the connection before all is sent.
     let _ = stream.write_all(bytes);
     let until = Instant::now() + SOON;
     let (mut heard, mut piece) = (0, [0; 64 << 10]);
@@ -92,7 +92,7 @@ fn by_peer_socket(to: NodeId, purpose: Purpose, numbers: &[u64]) {
     say(&mut stream, &bytes);
 }
 
-/// What a well-behaved client does works, on every node and from node to node; nothing is left of the others.
+/// The calls of a well-behaved client work on every node and across nodes. The others leave nothing behind.
 fn check_serves(nodes: &[Node], clients: &mut [Client], round: usize) {
     let bytes = pattern(round as u64, 100_000);
     let id = ObjectId::from_name(&format!("well-behaved {round}"));
@@ -138,7 +138,7 @@ fn draw_cases(case: impl Fn(usize, Vec<u64>)) {
 }
 
 #[test]
-fn whatever_comes_by_the_client_socket_harms_nobody_else() {
+fn hostile_bytes_on_the_client_socket_harm_no_other_client() {
     let nodes = cluster(2);
     let mut clients: Vec<Client> = nodes.iter().map(Node::client).collect();
     let (clients, heard) = (RefCell::new(&mut clients), Cell::new(0));
@@ -150,7 +150,7 @@ fn whatever_comes_by_the_client_socket_harms_nobody_else() {
 }
 
 #[test]
-fn whatever_comes_by_the_peer_socket_harms_nobody() {
+fn hostile_bytes_on_the_peer_socket_harm_no_node() {
     let nodes = cluster(2);
     let mut clients: Vec<Client> = nodes.iter().map(Node::client).collect();
     let clients = RefCell::new(&mut clients);

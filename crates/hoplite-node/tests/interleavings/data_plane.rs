@@ -19,14 +19,14 @@ use crate::{append, copy, model, SIZE};
 use shared::SharedSum;
 use sum::Sum;
 
-/// Of `source` and one stream that will land.
+/// A sum of `source` and one stream that will land.
 fn sum_of(out: Arc<Copy>, rule: FoldRule, source: Arc<Copy>) -> SharedSum {
     let mut sum = Sum::new(out, rule, true);
     sum.add_sources(vec![source]);
     SharedSum::new(sum)
 }
 
-/// What the fold does whenever it is woken. True when every input is in.
+/// A step of the fold, whenever it is woken. True when every input is in.
 fn step(sum: &SharedSum) -> bool {
     let mut sum = sum.lock();
     sum.fold_landed().unwrap();
@@ -36,7 +36,7 @@ fn step(sum: &SharedSum) -> bool {
 
 /// A source is being written by one thread, a stream lands by another, and the fold sleeps between its steps.
 #[test]
-fn a_shared_sum_comes_to_its_end_whoever_is_last() {
+fn a_shared_sum_ends_whichever_input_is_last() {
     let rule = FoldRule { op: Op::Sum, dtype: Dtype::U8, offset: 0, divide_by: None, open: false };
     model(move || {
         let ((_, source), (_, out)) = (copy(), copy());

@@ -44,7 +44,7 @@ fn copy() -> (Arc<Mapping>, Arc<Copy>) {
     (memory, Arc::new(copy))
 }
 
-/// Publishes one byte more, as who receives it does.
+/// Publishes one byte more, as a receiver does.
 fn append(copy: &Copy, byte: u8) {
     let written = copy.write(|writer| {
         let at = writer.watermark();
@@ -55,7 +55,7 @@ fn append(copy: &Copy, byte: u8) {
 }
 
 #[test]
-fn who_follows_a_copy_sees_every_byte_and_the_seal() {
+fn a_follower_of_a_copy_sees_every_byte_and_the_seal() {
     model(|| {
         let (_, copy) = copy();
         let writer = spawn({
@@ -78,7 +78,7 @@ fn who_follows_a_copy_sees_every_byte_and_the_seal() {
 }
 
 #[test]
-fn a_client_that_writes_speaks_up_when_the_follower_sleeps() {
+fn a_writing_client_reports_progress_when_the_follower_sleeps() {
     model(|| {
         let (memory, copy) = copy();
         let client = spawn({
@@ -87,7 +87,7 @@ fn a_client_that_writes_speaks_up_when_the_follower_sleeps() {
                 for to in 1..=SIZE {
                     memory.block.publish(to);
                     if memory.block.take_wanted() {
-                        // Its word to the node, which does this.
+                        // Its message to the node, which does this.
                         copy.wake();
                     }
                 }
@@ -102,7 +102,7 @@ fn a_client_that_writes_speaks_up_when_the_follower_sleeps() {
 }
 
 #[test]
-fn who_follows_hears_of_the_abort() {
+fn a_follower_hears_of_the_abort() {
     model(|| {
         let (_, copy) = copy();
         let writer = spawn({
@@ -122,7 +122,7 @@ fn who_follows_hears_of_the_abort() {
 }
 
 #[test]
-fn two_who_seal_and_abort_agree_on_one_end() {
+fn a_seal_and_an_abort_at_once_agree_on_one_end() {
     model(|| {
         let (_, copy) = copy();
         append(&copy, 1);

@@ -53,7 +53,7 @@ impl Future for Notified<'_> {
     }
 }
 
-/// What is set is kept for ever: models are small.
+/// A value is kept for ever: models are small.
 #[derive(Debug)]
 pub struct OnceLock<T: 'static>(Mutex<Option<&'static T>>);
 
@@ -76,7 +76,7 @@ impl<T> OnceLock<T> {
     }
 }
 
-/// The memory of one copy. Its bytes are not the checker's: who may look at them is what the block says.
+/// The memory of one copy. The checker does not follow its bytes: the block says which may be read.
 #[derive(Default)]
 pub struct Mapping {
     pub block: ProgressBlock,

@@ -35,7 +35,7 @@ pub(super) struct Outgoing {
     pub offset: u64,
 }
 
-/// What a stream brings bytes for.
+/// The use of the bytes of a stream.
 pub(super) enum Receiving {
     Copy { from: NodeId, copy: CopyId, offset: u64 },
     Fold { fold: FoldId, from: NodeId },

@@ -88,7 +88,7 @@ fn fold(fold: &Fold) -> String {
     format!("  folds [{}] into c{}, {} B so far{open}", inputs.join(", "), fold.out.0, fold.published)
 }
 
-/// What the client of a task waits for or does, if the task is not over.
+/// The call or work of a task's client, if the task is not over.
 fn waiting(world: &World, task: &Task) -> Option<String> {
     let client = world.client_name(task.client);
     let doing = match (&task.phase, &task.spec) {

@@ -262,7 +262,7 @@ fn the_order_of_calls_is_enforced() {
 
 /// A client can write into it what it likes.
 #[test]
-fn what_the_block_says_stops_no_daemon() {
+fn a_forged_progress_block_does_not_stop_the_daemon() {
     let arena = arena();
     let mut writer = arena.mapping().create(OFFSET, 100).unwrap();
     fill(&mut writer, 10);
@@ -309,7 +309,7 @@ fn warming_stops_at_its_mark() {
     assert_eq!(large.wait_until_warm(), large.bytes());
     assert_eq!(resident(&large), large.bytes());
 
-    // Below the mark somebody writes already.
+    // Below the mark a client writes already.
     let busy = Arena::create(PREFAULT_AHEAD + (64 << 20)).unwrap();
     busy.warm_to(64 << 20);
     busy.wait_until_warm();
@@ -353,7 +353,7 @@ fn the_warming_thread_keeps_out_of_the_way() {
     };
     let tasks = || std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     let began = Instant::now();
-    // It has begun at the latest when what is asked of it is done.
+    // It has begun at the latest when its work is done.
     arena.warm_to(ARENA);
     arena.wait_until_warm();
     loop {

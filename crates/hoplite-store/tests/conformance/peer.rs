@@ -123,7 +123,7 @@ impl Drop for Peer {
     }
 }
 
-/// What the test binary does when it was started as a peer; nothing otherwise.
+/// The work of the test binary when it was started as a peer. Otherwise it does nothing.
 pub fn run_if_peer() {
     if std::env::var_os(PEER_VARIABLE).is_some() {
         obey(UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap()));

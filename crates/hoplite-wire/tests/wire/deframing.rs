@@ -84,7 +84,7 @@ fn the_longest_frame_passes() {
 }
 
 #[test]
-fn what_follows_a_frame_can_be_taken_raw() {
+fn bytes_behind_a_frame_can_be_taken_raw() {
     let mut deframer = Deframer::new();
     deframer.push(&[1, 0, 0, 0, 9, 77, 78, 79, 80, 81]);
     assert_eq!(&deframer.next_frame().expect("within limits").expect("whole")[..], [9]);

@@ -26,7 +26,7 @@ pub fn take_anything(bytes: &[u8]) -> usize {
     read.into_iter().filter(|&read| read).count()
 }
 
-/// What can be read at all is read the same again after being written.
+/// A message that can be decoded is decoded to the same again after it was encoded.
 fn take<T>(bytes: &[u8]) -> bool
 where
     T: Debug + PartialEq + Encode<()> + for<'b> Decode<'b, ()>,

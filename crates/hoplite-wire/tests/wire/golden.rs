@@ -21,7 +21,7 @@ use crate::draw::{Counter, Draw, Variants};
 /// Reads a frame's body back and compares.
 type Check = Box<dyn Fn(&[u8])>;
 
-/// One pinned frame: what it is called, what it says, its bytes, and how to check bytes read back.
+/// One pinned frame: its name, its message, its bytes, and the check of bytes that are read back.
 struct Frame {
     name: String,
     value: String,

@@ -34,7 +34,7 @@ macro_rules! draw_enum {
                     $(|_from| $type::$variant { $($($field: Draw::draw(_from)),*)? }),*
                 ];
                 let value = makers[index](from);
-                // Complete by the compiler's word: no variant can be left out.
+                // The compiler checks that this is complete: no variant can be left out.
                 let name = match &value {
                     $($type::$variant { .. } => stringify!($variant)),*
                 };

@@ -60,7 +60,7 @@ fn a_message_over_the_limit_is_our_bug() {
 }
 
 #[test]
-fn an_error_says_what_it_was_not() {
+fn an_error_names_the_type_that_did_not_decode() {
     let error = decode::<BulkFrame>(&[0xff]).expect_err("a lone break");
     let text = error.to_string();
     assert!(text.contains("1 bytes") && text.contains("BulkFrame"), "{text}");

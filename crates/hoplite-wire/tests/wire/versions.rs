@@ -13,7 +13,7 @@ use minicbor::{Decode, Encode};
 
 use crate::draw::{Counter, Draw, Variants};
 
-/// What future fields may hold: a number, bytes, text, nested arrays and maps, an open-ended list.
+/// The values that future fields may hold: a number, bytes, text, nested arrays and maps, an open-ended list.
 const FUTURE_FIELDS: [&[u8]; 6] = [
     &[0x18, 0xff],
     &[0x43, 1, 2, 3],

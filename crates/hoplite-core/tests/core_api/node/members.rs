@@ -58,7 +58,7 @@ impl Node {
         let until = self.now + time;
         while self.now < until {
             let next = (self.now + TICK).min(until);
-            // What is due between two turns of gossip is not late.
+            // A deadline between two turns of gossip is not late.
             while let Some(due) = self.core.next_deadline().filter(|&due| self.now < due && due < next) {
                 self.now = due;
                 self.handle(Input::Tick);
@@ -69,7 +69,7 @@ impl Node {
         }
     }
 
-    /// We do not run for this long, and nobody hears us.
+    /// This node does not run for this long, and no other node hears from it.
     pub fn pause(&mut self, time: Duration) {
         self.cut_off = true;
         let until = self.now + time;

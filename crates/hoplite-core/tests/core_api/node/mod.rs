@@ -55,14 +55,14 @@ pub struct Node {
     pub now: Duration,
     last_call: u64,
     pub replies: BTreeMap<(ClientId, u64), Reply>,
-    /// What the core said to others, pings left out.
+    /// The messages of the core to other nodes, without pings.
     pub mail: Vec<(NodeId, PeerMessage)>,
     pub events: Vec<Event>,
     pub copies: BTreeMap<CopyId, Opened>,
     pub receives: BTreeMap<TransferId, Receiving>,
     pub sends: BTreeMap<SendId, Sending>,
     pub folds: BTreeMap<FoldId, Folding>,
-    /// Bytes that came for each receive; what it ends with when it is told to stop.
+    /// Bytes that came for each receive: its watermark when it is stopped.
     pub arrived: BTreeMap<TransferId, u64>,
     /// Objects of which a complete copy has gone, in order.
     pub removed: Vec<ObjectId>,
@@ -266,7 +266,7 @@ impl Node {
         self.hear(from, message);
     }
 
-    /// The word of node `from`, an owner.
+    /// A verdict of node `from`, an owner.
     pub fn answer(&mut self, from: u16, id: ObjectId, answer: DirectoryAnswer) {
         self.hear(from, PeerMessage::Answer { id, answer });
     }
@@ -312,12 +312,12 @@ impl Node {
         asked.map_or(ME, |(owner, _)| owner.addr.port())
     }
 
-    /// Which writing of which object a copy is.
+    /// The object and edition of a copy.
     pub fn identity_of(&self, copy: CopyId) -> (ObjectId, Edition) {
         self.core.identity_of(copy).expect("it is open")
     }
 
-    /// What the core still remembers, in words.
+    /// The state that the core still has, in words.
     pub fn leftovers(&self) -> Vec<String> {
         self.core.leftovers()
     }
@@ -328,7 +328,7 @@ impl Node {
         self.handle(Input::ReceiveEnded { transfer, watermark, outcome: Err(Broken) });
     }
 
-    /// A receive comes to its good end.
+    /// A receive ends well.
     pub fn end_receive(&mut self, transfer: TransferId) {
         let receive = self.receives.remove(&transfer).expect("it runs");
         let watermark = self.copies[&receive.copy].extent.size;

@@ -55,7 +55,7 @@ enum Step {
     Wait(u64),
 }
 
-/// What a node will do about news, once it has come to it.
+/// The reaction of a node to a message, once it reads it.
 #[derive(Clone, Copy, Debug)]
 enum Reaction {
     /// Its sender sends no more.
@@ -75,11 +75,11 @@ struct World {
     number: u64,
     deleted: bool,
     was_complete: bool,
-    /// What the watcher was told.
+    /// The copies that the subscriber was told of.
     watched: BTreeMap<NodeId, CopyReport>,
-    /// What the nodes have reported.
+    /// The reports of the nodes.
     reported: BTreeMap<NodeId, CopyReport>,
-    /// What those who want to write have said of it.
+    /// The reports of the nodes that want to write it.
     proposed: BTreeMap<u16, CopyReport>,
     /// When the owner has accepted each writing.
     stamps: BTreeMap<Edition, Stamp>,
@@ -229,7 +229,7 @@ impl World {
         }
     }
 
-    /// Everyone who streams from `number` will notice that nothing more comes.
+    /// All receivers of `number` will notice that nothing more comes.
     fn break_all(&mut self, number: u16) {
         for receiver in self.receivers_of(number) {
             self.break_off(receiver);
@@ -345,7 +345,7 @@ impl World {
         }
     }
 
-    /// No more troubles: everyone who asks gets the object if anybody has it.
+    /// No more troubles: all askers get the object if any node has it.
     fn heal(&mut self) {
         self.step(&Step::Wait(200));
         for number in NODES {
@@ -392,7 +392,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn lends_follow_what_is_true(
+    fn lends_follow_the_actual_transfers(
         steps in proptest::collection::vec(step(), 1..120),
         size in prop_oneof![Just(1000u64), Just(100_000), Just(1 << 20)],
         latency_us in prop_oneof![Just(100u64), Just(350)],

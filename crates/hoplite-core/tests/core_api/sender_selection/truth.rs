@@ -39,7 +39,7 @@ impl World {
         self.doing.iter().filter(|(_, doing)| of(doing)).map(|(&receiver, _)| receiver).collect()
     }
 
-    /// How many receive what `number` has now; others have only to notice that they do not.
+    /// The number of nodes that receive the edition that `number` has now. All others will notice that they do not.
     pub(super) fn served_by(&self, number: u16) -> usize {
         let same = |receiver: &u16| self.edition_at(*receiver) == self.edition_at(number);
         self.receivers_of(number).into_iter().filter(same).count()

@@ -149,7 +149,7 @@ async fn a_stream_that_lands_does_not_wait_for_a_late_source_and_comes_first_in_
 }
 
 #[tokio::test]
-async fn who_is_stopped_ends_at_once_and_the_others_go_on() {
+async fn a_stopped_receive_ends_at_once_and_the_others_continue() {
     let mut bench = Bench::new();
     let (stopped, other, out) = (bench.copy(10), bench.copy(10), bench.copy(8));
     bench.data_plane.receive(TransferId(1), peer(2), stopped.clone(), 0);
@@ -181,7 +181,7 @@ async fn who_is_stopped_ends_at_once_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn what_the_sender_aborts_is_broken_and_nobody_else() {
+async fn a_transfer_that_the_sender_aborts_breaks_no_other() {
     let mut bench = Bench::new();
     let (aborted, other, out) = (bench.copy(10), bench.copy(3), bench.copy(8));
     bench.data_plane.receive(TransferId(1), peer(2), aborted, 0);
@@ -207,7 +207,7 @@ async fn what_the_sender_aborts_is_broken_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn all_of_them_break_with_the_connection_or_with_the_rules() {
+async fn all_transfers_break_with_the_connection_or_with_the_rules() {
     for how in [
         "closed",
         "disconnected",
@@ -376,7 +376,7 @@ async fn sends_of_a_group_share_a_connection_which_is_free_afterwards() {
 }
 
 #[tokio::test]
-async fn who_had_bytes_first_sends_all_of_them_first() {
+async fn the_send_that_had_bytes_first_sends_all_of_them_first() {
     let mut bench = Bench::new();
     let receiver = Listening::new().await;
     let copies: Vec<_> = (0..2).map(|_| bench.copy(64 << 20 >> 2)).collect();
@@ -411,7 +411,7 @@ async fn who_had_bytes_first_sends_all_of_them_first() {
 }
 
 #[tokio::test]
-async fn one_that_is_stopped_or_aborted_leaves_the_others_alone() {
+async fn a_send_that_is_stopped_or_aborted_leaves_the_others_alone() {
     for how in ["stop", "abort"] {
         let mut bench = Bench::new();
         let receiver = Listening::new().await;
@@ -440,7 +440,7 @@ async fn one_that_is_stopped_or_aborted_leaves_the_others_alone() {
 }
 
 #[tokio::test]
-async fn one_that_is_stopped_while_its_receiver_does_not_read_ends_all_the_same() {
+async fn a_send_that_is_stopped_while_its_receiver_does_not_read_ends() {
     let mut bench = Bench::new();
     let receiver = Listening::new().await;
     let full = bench.sealed(&vec![1; 32 << 20]);
@@ -463,7 +463,7 @@ async fn one_that_is_stopped_while_its_receiver_does_not_read_ends_all_the_same(
 }
 
 #[tokio::test]
-async fn a_group_to_nobody_does_not_begin() {
+async fn a_group_to_a_dead_peer_does_not_begin() {
     let mut bench = Bench::new();
     let gone = Listening::new().await.id;
     let copy = bench.sealed(b"abc");
