@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays_and_the_rest_goes() {
+    fn the_least_recently_used_object_is_dropped() {
         let mut generations = Generations::default();
         for number in 0..10_000 {
             keep(&mut generations, number, 1000);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_again_counts_once() {
+    fn an_object_cached_twice_counts_once() {
         let mut generations = Generations::default();
         (0..100).for_each(|_| keep(&mut generations, 0, 60_000));
         keep(&mut generations, 1, 1000);

@@ -197,7 +197,7 @@ mod tests {
     use super::Calls;
 
     #[test]
-    fn asking_for_the_lead_that_another_has_leaves_it_there() {
+    fn only_one_thread_has_the_lead() {
         let calls = Calls::default();
         let lead = calls.try_lead();
         assert!(lead.is_some());

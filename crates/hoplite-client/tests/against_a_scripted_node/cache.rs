@@ -13,7 +13,7 @@ fn get(client: &Arc<Client>) -> Result<View> {
     client.get(id(), None, true, &mut never)
 }
 
-/// A get that the node answers with its copy of `contents`; whatever `meanwhile` does comes before the answer.
+/// A get that the node answers with its copy of `contents`. `meanwhile` runs before the answer.
 fn got_from_node(
     node: &Node,
     client: &Arc<Client>,
@@ -32,7 +32,7 @@ fn got_from_node(
     })
 }
 
-/// The node hears nothing before this.
+/// Checks that the node gets no request before this one.
 fn hears_next(client: &Arc<Client>, session: &mut Session) {
     drop(client.submit(Request::Status).unwrap());
     session.expect(Request::Status);
@@ -40,7 +40,7 @@ fn hears_next(client: &Arc<Client>, session: &mut Session) {
 }
 
 #[test]
-fn what_was_got_is_not_asked_for_again() {
+fn a_cached_object_is_not_requested_again() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     for contents in [bytes(1000), bytes(INLINE_BYTES_MAX as usize), Vec::new()] {
@@ -57,7 +57,7 @@ fn what_was_got_is_not_asked_for_again() {
 }
 
 #[test]
-fn what_came_with_its_bytes_is_kept_and_nothing_is_released() {
+fn the_bytes_of_an_answer_are_cached_and_nothing_is_released() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     std::thread::scope(|scope| {
@@ -94,7 +94,7 @@ fn once_a_copy_has_gone_the_node_is_asked() {
 }
 
 #[test]
-fn a_copy_that_goes_while_its_answer_is_on_the_way_is_not_kept() {
+fn a_copy_removed_before_its_answer_is_not_cached() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let contents = bytes(1000);
@@ -116,7 +116,7 @@ fn large_objects_are_asked_for_every_time() {
 }
 
 #[test]
-fn a_node_that_has_died_answers_no_gets() {
+fn the_cache_is_not_used_after_the_death_of_the_node() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     got_from_node(&node, &client, &mut session, &bytes(1000), || {});
@@ -124,7 +124,7 @@ fn a_node_that_has_died_answers_no_gets() {
     assert_eq!(get(&client).unwrap_err().kind, ErrorKind::NodeUnreachable);
 }
 
-/// An event loop looks for answers when the socket is readable: nobody else may take them in.
+/// An event loop reads answers when the socket is readable. No other call may read them.
 #[test]
 fn answers_to_others_stay_in_the_socket() {
     let node = Node::start();

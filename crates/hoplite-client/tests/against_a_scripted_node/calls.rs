@@ -10,7 +10,7 @@ use hoplite_types::{Blob, Error, ErrorKind, FoldOrder, Header, ObjectId, Op};
 
 use crate::node::{bytes, id, node_id, view, Node, Session, COPY, OFFSET};
 
-/// Once this is answered, the client has taken in everything sent before.
+/// A call and its answer. The client has then received all earlier answers.
 fn settle(client: &Arc<Client>, session: &mut Session) {
     let mut ticket = client.submit(Request::Status).unwrap();
     assert_eq!(session.answer_next(Reply::Done), Request::Status);
@@ -60,7 +60,7 @@ fn the_nodes_own_error_is_passed_on() {
 }
 
 #[test]
-fn a_wait_that_timed_out_can_be_repeated() {
+fn a_timed_out_wait_can_be_repeated() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let mut ticket = client.submit(Request::Locate { id: id(), timeout_ms: None }).unwrap();
@@ -73,7 +73,7 @@ fn a_wait_that_timed_out_can_be_repeated() {
 }
 
 #[test]
-fn a_dropped_call_is_cancelled_and_what_it_brings_given_back() {
+fn a_dropped_call_is_cancelled_and_its_copy_given_back() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let get = Request::Get { id: id(), timeout_ms: None, partial: false, fail_if_lost: false };
@@ -96,7 +96,7 @@ fn a_dropped_call_is_cancelled_and_what_it_brings_given_back() {
 }
 
 #[test]
-fn an_answer_that_came_but_was_not_taken_is_given_back() {
+fn an_untaken_answer_is_given_back() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let get = Request::Get { id: id(), timeout_ms: None, partial: false, fail_if_lost: false };
@@ -171,7 +171,7 @@ fn an_event_loop_pumps_and_takes() {
 }
 
 #[test]
-fn calls_that_do_not_fit_the_socket_go_later() {
+fn calls_wait_for_space_in_the_socket() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let ids: Vec<ObjectId> = (0..IDS_MAX).map(|k| ObjectId::from_name(&k.to_string())).collect();
@@ -195,7 +195,7 @@ fn calls_that_do_not_fit_the_socket_go_later() {
 }
 
 #[test]
-fn what_breaks_a_limit_is_not_sent() {
+fn a_call_over_a_limit_is_not_sent() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let too_many = vec![id(); IDS_MAX + 1];
@@ -221,9 +221,9 @@ fn what_breaks_a_limit_is_not_sent() {
     session.expect(Request::Status);
 }
 
-/// As an event loop does that puts many small objects at once.
+/// An event loop puts many small objects at once in this way.
 #[test]
-fn a_node_that_is_slower_than_it_is_called_is_not_taken_for_dead() {
+fn a_slow_node_is_not_taken_for_dead() {
     const CALLS: usize = 2000;
     let node = Node::start();
     let (client, mut session) = node.connect();

@@ -36,7 +36,7 @@ fn a_silent_listener_is_given_up() {
 #[test]
 fn a_full_queue_of_callers_is_given_up() {
     let node = Node::start();
-    // Nobody accepts: sooner or later the kernel takes no more.
+    // The listener accepts nothing, so in the end the kernel refuses connections.
     let mut queued = Vec::new();
     loop {
         let socket =
@@ -53,7 +53,7 @@ fn a_full_queue_of_callers_is_given_up() {
     let stop = Error::new(ErrorKind::Aborted, "Ctrl-C");
     let stopped = Client::connect_interruptibly(&node.path(), LONG, &mut || Err(stop.clone()));
     assert_eq!(stopped.unwrap_err(), stop);
-    // Once there is room again the caller gets in.
+    // The caller connects when the queue has room again.
     std::thread::scope(|scope| {
         let client = scope.spawn(|| connect(&node.path()));
         queued.iter().for_each(|_| drop(node.accept()));
@@ -91,7 +91,7 @@ fn a_node_may_refuse_with_its_own_words() {
 }
 
 #[test]
-fn a_dead_node_fails_what_waits_and_what_comes_after() {
+fn a_dead_node_fails_running_and_later_calls() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     std::thread::scope(|scope| {
@@ -113,7 +113,7 @@ fn a_dead_node_fails_what_waits_and_what_comes_after() {
 }
 
 #[test]
-fn a_dead_node_fails_who_follows_its_copy() {
+fn a_dead_node_ends_a_get_behind_its_copy() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let mut writer = node.open(1000);
@@ -128,10 +128,10 @@ fn a_dead_node_fails_who_follows_its_copy() {
 }
 
 #[test]
-fn a_dead_node_ends_a_put_that_is_still_copying() {
+fn a_dead_node_ends_a_running_put() {
     let node = Node::start();
     let (client, mut session) = node.connect();
-    // In parts of one byte: takes far longer than the time between two looks.
+    // Parts of one byte take far longer than the time between two checks.
     let contents = bytes(15 << 20);
     let reader = node.open(contents.len()).reader();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The client against a node whose every answer is scripted.
+//! Tests of the client with a scripted node.
 
 mod cache;
 mod calls;

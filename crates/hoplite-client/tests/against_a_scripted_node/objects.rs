@@ -54,7 +54,7 @@ fn large_objects_are_written_into_the_arena() {
 }
 
 #[test]
-fn what_the_node_has_already_is_not_written() {
+fn an_object_that_exists_is_not_written_again() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     std::thread::scope(|scope| {
@@ -69,7 +69,7 @@ fn what_the_node_has_already_is_not_written() {
 }
 
 #[test]
-fn a_put_that_is_interrupted_is_withdrawn() {
+fn an_interrupted_put_is_withdrawn() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let contents = bytes(8 << 20);
@@ -89,7 +89,7 @@ fn a_put_that_is_interrupted_is_withdrawn() {
 }
 
 #[test]
-fn a_put_that_the_node_withdrew_learns_why() {
+fn a_withdrawn_put_returns_the_reason() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let contents = bytes(1 << 20);
@@ -133,7 +133,7 @@ fn a_created_object_is_written_in_place() {
 }
 
 #[test]
-fn a_forked_child_writes_nothing_into_what_its_parent_creates() {
+fn a_forked_child_writes_into_no_object_of_its_parent() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let writer = node.open(1000);
@@ -161,7 +161,7 @@ fn a_forked_child_writes_nothing_into_what_its_parent_creates() {
 }
 
 #[test]
-fn a_created_object_that_is_dropped_is_withdrawn() {
+fn a_dropped_object_is_withdrawn() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     node.open(1000);
@@ -207,7 +207,7 @@ fn the_memory_of_a_created_object_is_kept_until_its_hold_is_dropped() {
 }
 
 #[test]
-fn a_seal_that_is_given_up_is_cancelled() {
+fn a_dropped_seal_is_cancelled() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     node.open(1000);
@@ -227,7 +227,7 @@ fn a_seal_that_is_given_up_is_cancelled() {
 }
 
 #[test]
-fn a_view_shows_the_object_until_it_is_dropped() {
+fn a_view_keeps_the_object_until_its_drop() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     for contents in [bytes(100_000), Vec::new()] {
@@ -283,7 +283,7 @@ fn a_copying_get_follows_the_arrival() {
 }
 
 #[test]
-fn a_copying_get_takes_the_bytes_that_came_with_the_answer() {
+fn a_copying_get_takes_the_bytes_of_the_answer() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     std::thread::scope(|scope| {
@@ -326,7 +326,7 @@ fn a_copying_get_starts_over_when_the_writing_is_abandoned() {
 }
 
 #[test]
-fn a_copying_get_that_times_out_says_how_far_it_came() {
+fn a_timed_out_copying_get_names_the_copied_bytes() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     append(&mut node.open(2000), &[1; 1500]);
@@ -352,7 +352,7 @@ fn a_copying_get_that_times_out_says_how_far_it_came() {
 }
 
 #[test]
-fn a_copying_get_whose_bytes_stand_still_learns_of_a_loss() {
+fn a_stalled_copying_get_learns_of_a_loss() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let mut writer = node.open(2000);
@@ -370,7 +370,7 @@ fn a_copying_get_whose_bytes_stand_still_learns_of_a_loss() {
 }
 
 #[test]
-fn a_copying_get_whose_bytes_come_late_is_none_the_worse() {
+fn a_copying_get_takes_late_bytes() {
     let node = Node::start();
     let (client, mut session) = node.connect();
     let contents = bytes(2000);
@@ -388,7 +388,7 @@ fn a_copying_get_whose_bytes_come_late_is_none_the_worse() {
         session.answer(call, view(2000, true));
         assert!(getter.join().unwrap() == contents);
     });
-    // Both views: the one that was copied from and the one that was only asked for.
+    // Two views are released: the copied one, and the one of the enquiry.
     session.expect(Request::Release { copy: COPY });
     session.expect(Request::Release { copy: COPY });
 }
