@@ -16,6 +16,8 @@ __all__ = [
     "DTYPES",
     "OBJECT_BYTES_MAX",
     "PICKLE",
+    "SHORT_ID_BYTES",
+    "TOMBSTONE_SECONDS",
     "Arriving",
     "Connection",
     "ObjectId",
@@ -29,6 +31,8 @@ __all__ = [
 ALIGNMENT: Final[int]
 DEFAULT_PORT: Final[int]
 OBJECT_BYTES_MAX: Final[int]
+SHORT_ID_BYTES: Final[int]
+TOMBSTONE_SECONDS: Final[float]
 BYTES: Final[int]
 ARRAY: Final[int]
 PICKLE: Final[int]

@@ -57,8 +57,8 @@ class AsyncClient:
         timeout: Timeout = DEFAULT,
     ) -> AsyncCreation:
         """As `Client.create`. Use: `async with await client.aio.create(...) as creation: ...`."""
-        draft = await self._session.run(timeout, lambda c, t: calls.create(c, id, shape, dtype, t), (id,))
-        return AsyncCreation(draft, self._session)
+        reserved = await self._session.run(timeout, lambda c, t: calls.create(c, id, shape, dtype, t), (id,))
+        return AsyncCreation(reserved, self._session)
 
     async def get(
         self,

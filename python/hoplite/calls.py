@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from hoplite import _hoplite
 from hoplite._hoplite import PICKLE
-from hoplite.creation import Draft
+from hoplite.creation import Reserved
 from hoplite.destinations import Destination
 from hoplite.errors import BadArgument, Mismatch, ObjectLost
 from hoplite.ids import ObjectId, ObjectIdLike
@@ -118,12 +118,12 @@ def create(
     shape: int | Sequence[int],
     dtype: npt.DTypeLike,
     timeout: float | None,
-) -> Steps[Draft]:
+) -> Steps[Reserved]:
     object_id = ObjectId.of(id)
     header, size = array_header(shape, dtype)
     writing = yield connection.create(object_id, header, size, timeout)
     buffer = bytearray(size) if writing is None else writing
-    return Draft(object_id, as_array(header, buffer, size), writing)
+    return Reserved(object_id, as_array(header, buffer, size), writing)
 
 
 def get(
@@ -172,6 +172,7 @@ def get_copy(
     timeout: float | None,
     destination: Destination,
     on_lost: OnLost,
+    *,
     partial: bool,
 ) -> Steps[Any]:
     """`partial`: copy while the bytes arrive. A step of `Work` may then wait for bytes."""

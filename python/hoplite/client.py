@@ -161,10 +161,10 @@ class Client:
         `BadArgument` for an invalid shape or dtype and for more than 2**47 bytes.
         """
         session = self._session
-        draft = session.run(
+        reserved = session.run(
             calls.create(session.connection, id, shape, dtype, session.seconds(timeout)), (id,)
         )
-        return Creation(draft, session)
+        return Creation(reserved, session)
 
     def get(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -20,13 +20,19 @@ if TYPE_CHECKING:
 __all__ = ["AsyncCreation", "Creation"]
 
 
+class Reserved(NamedTuple):
+    """Memory for an object that will be written in place. `writing` is None if the node has the object."""
+
+    id: ObjectId
+    array: npt.NDArray[Any]
+    writing: _hoplite.Writing | None
+
+
 class Draft:
     """An object that is being written in place. It is the common part of `Creation` and `AsyncCreation`."""
 
-    def __init__(self, id: ObjectId, array: npt.NDArray[Any], writing: _hoplite.Writing | None) -> None:
-        self._id = id
-        self._array = array
-        self._writing = writing
+    def __init__(self, reserved: Reserved) -> None:
+        self._id, self._array, self._writing = reserved
         self._open = True
 
     @property
@@ -90,8 +96,8 @@ class Creation(Draft):
     dies before that, the object is withdrawn.
     """
 
-    def __init__(self, draft: Draft, session: Session) -> None:
-        super().__init__(draft._id, draft._array, draft._writing)
+    def __init__(self, reserved: Reserved, session: Session) -> None:
+        super().__init__(reserved)
         self._session = session
 
     def seal(self, *, timeout: Timeout = DEFAULT) -> ObjectId:
@@ -123,14 +129,14 @@ class Creation(Draft):
 def sealer(creation: Creation) -> Callable[[npt.NDArray[Any]], ObjectId]:
     """A function that seals the object, given its array. It does not keep the array alive."""
     id, writing, session = creation._id, creation._writing, creation._session
-    return lambda array: Creation(Draft(id, array, writing), session).seal()
+    return lambda array: Creation(Reserved(id, array, writing), session).seal()
 
 
 class AsyncCreation(Draft):
     """As `Creation`, for asyncio. Use: `async with await client.aio.create(...) as creation`."""
 
-    def __init__(self, draft: Draft, session: AioSession) -> None:
-        super().__init__(draft._id, draft._array, draft._writing)
+    def __init__(self, reserved: Reserved, session: AioSession) -> None:
+        super().__init__(reserved)
         self._session = session
 
     async def seal(self, *, timeout: Timeout = DEFAULT) -> ObjectId:

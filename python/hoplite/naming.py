@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from hoplite import _hoplite
 from hoplite.errors import HopliteError
 from hoplite.ids import ObjectId, ObjectIdLike
 
-SHORT_HEX_DIGITS = 8
+SHORT_HEX_DIGITS = 2 * _hoplite.SHORT_ID_BYTES
 """Hexadecimal digits of an abbreviated id in a node's messages."""
 
 _HEX = re.compile(rf"\b(?:[0-9a-f]{{{2 * ObjectId.LENGTH}}}|[0-9a-f]{{{SHORT_HEX_DIGITS}}})\b")

@@ -32,8 +32,7 @@ fn default_socket(port: u16) -> PathBuf {
 /// The private half of the package.
 #[pymodule]
 mod _hoplite {
-    use hoplite_types::limits;
-    use hoplite_types::Dtype;
+    use hoplite_types::{limits, Dtype, ObjectId};
     use pyo3::prelude::*;
     use pyo3::types::PyTuple;
 
@@ -63,6 +62,10 @@ mod _hoplite {
     const DEFAULT_PORT: u16 = limits::DEFAULT_PORT;
     #[pymodule_export]
     const OBJECT_BYTES_MAX: u64 = limits::OBJECT_BYTES_MAX;
+    #[pymodule_export]
+    const SHORT_ID_BYTES: usize = ObjectId::SHORT_LEN;
+    #[pymodule_export]
+    const TOMBSTONE_SECONDS: f64 = limits::TOMBSTONE_TTL.as_secs_f64();
 
     // The encodings in a header.
     #[pymodule_export]

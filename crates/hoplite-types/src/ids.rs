@@ -16,6 +16,9 @@ pub struct ObjectId(#[cbor(with = "minicbor::bytes")] pub [u8; 16]);
 impl ObjectId {
     pub const LEN: usize = 16;
 
+    /// Bytes of an abbreviated id, which keeps logs and messages readable.
+    pub const SHORT_LEN: usize = 4;
+
     /// The id of a name: the first 16 bytes of the BLAKE3 hash of its UTF-8 bytes.
     pub fn from_name(name: &str) -> Self {
         let mut id = [0; Self::LEN];
@@ -55,8 +58,7 @@ impl fmt::Display for ObjectId {
 
 impl fmt::Debug for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The first four bytes keep logs readable.
-        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.0[..Self::SHORT_LEN].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 

@@ -15,6 +15,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite.errors import NodeUnreachable
+from hoplite.ids import TOMBSTONE_SECONDS
 from hoplite.ray.nodes.lookup import NAMESPACE, node_actor_name
 from hoplite.ray.nodes.node_actor import CONCURRENCY_MAX, NodeActor
 from hoplite.ray.recovery.loss_reports import Loss, expiring_entries, open_losses, remove_entry
@@ -47,7 +48,7 @@ CLAIM_TIMEOUT = 10.0
 """Seconds for the process that called a task to claim its lost results."""
 
 
-ENTRY_SECONDS = 600.0
+ENTRY_SECONDS = TOMBSTONE_SECONDS
 """Seconds for which the reason of a final loss is stored: as long as nodes remember a deletion. The last
 guard of a rebuilt object is stored as long, because Ray notices the death of a process far sooner."""
 
