@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from conftest import eventually
 from ray_cluster import IGNORED, NODES, TIMEOUT, copies, goes_back_to, on
+from ray_objects import LENGTH, Gate
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
 
 pytestmark = [*IGNORED, pytest.mark.usefixtures("transparent")]
-
-LENGTH = 1 << 19
 
 
 @ray.remote
@@ -29,20 +28,10 @@ def fail() -> np.ndarray:
 
 
 @ray.remote(num_cpus=0)
-class Gate:
-    """An actor whose results wait until the gate is opened."""
-
-    def __init__(self) -> None:
-        import asyncio
-
-        self._open = asyncio.Event()
-
-    async def value(self, value: float) -> np.ndarray:
-        await self._open.wait()
+class FilledGate(Gate):
+    async def filled(self, value: float) -> np.ndarray:
+        await self.passed()
         return np.full(LENGTH, value, np.float32)
-
-    async def open(self) -> None:
-        self._open.set()
 
 
 def spread(count: int) -> list[ray.ObjectRef]:
@@ -101,8 +90,8 @@ def test_a_result_is_an_ordinary_reference() -> None:
 
 
 def test_the_first_sources_to_arrive() -> None:
-    gate = Gate.remote()
-    late = gate.value.remote(100.0)
+    gate = FilledGate.remote()
+    late = gate.filled.remote(100.0)
     sources = [late, *spread(4)]
     reduced, unreduced = hoplite_ray.reduce(sources, num_returns=4, timeout=TIMEOUT)
     assert unreduced == [late]
@@ -138,8 +127,8 @@ def test_errors_of_a_reduction_have_the_reason() -> None:
 
 
 def test_every_call_times_out() -> None:
-    gate = Gate.remote()
-    never = [gate.value.remote(1.0), gate.value.remote(2.0)]
+    gate = FilledGate.remote()
+    never = [gate.filled.remote(1.0), gate.filled.remote(2.0)]
     with pytest.raises(ray.exceptions.GetTimeoutError, match="0 of 1"):
         hoplite_ray.reduce(never, num_returns=1, timeout=0.2)
     reduced, _ = hoplite_ray.reduce([*never, make.remote(0.0)], timeout=0.2)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import eventually
 from ray_cluster import IGNORED, copies, goes_back_to, on
+from ray_objects import Gate
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
@@ -84,20 +85,7 @@ def test_captured_by_a_queued_task() -> None:
     def value_of(references: list[Any], after: Any) -> int:
         return int(ray.get(references[0])[0])
 
-    @ray.remote(num_cpus=0)
-    class Gate:
-        def __init__(self) -> None:
-            import asyncio
-
-            self._open = asyncio.Event()
-
-        async def passed(self) -> None:
-            await self._open.wait()
-
-        async def open(self) -> None:
-            self._open.set()
-
-    gate = Gate.remote()
+    gate = ray.remote(num_cpus=0)(Gate).remote()
     captured = hoplite_ray.put(np.full(LENGTH, 5, np.uint8))
     result = value_of.remote([captured], gate.passed.remote())
     del captured

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import eventually
 from ray_cluster import IGNORED, NODES, TIMEOUT, RayCluster, daemon_of, goes_back_to, on, wanted
+from ray_objects import LENGTH, Gate, large
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
@@ -19,20 +20,13 @@ handles = pytest.importorskip("hoplite.ray.values.handles")
 
 pytestmark = IGNORED
 
-LENGTH = 1 << 19
-
 #: Seconds. A reduction ends sooner if it learns that a source is lost. If it only finds no copy, it ends
 #: after 20 s.
 KNOWN_SECONDS = 15.0
 
 
-def large(seed: int = 0) -> np.ndarray:
-    """2 MiB."""
-    return np.random.default_rng(seed).standard_normal(LENGTH, np.float32)
-
-
 def large_in_place(seed: int = 0) -> np.ndarray:
-    """The same array, made in the store."""
+    """The array of `large`, made in the store."""
     array: np.ndarray = hoplite_ray.empty(LENGTH, np.float32)
     array[:] = large(seed)
     return array
@@ -109,22 +103,6 @@ def ready(*references: Any) -> None:
 @ray.remote
 def total(array: np.ndarray) -> float:
     return float(array.astype(np.float64).sum())
-
-
-class Gate:
-    """A gate that is closed until it is opened."""
-
-    def __init__(self) -> None:
-        import asyncio
-
-        self._open = asyncio.Event()
-
-    async def value(self, seed: int) -> np.ndarray:
-        await self._open.wait()
-        return large(seed)
-
-    async def open(self) -> None:
-        self._open.set()
 
 
 @in_modes_and_ends(("explicit", "Hoplite node"), ("transparent", "Ray node"))

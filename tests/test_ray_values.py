@@ -10,19 +10,13 @@ import numpy as np
 import pytest
 from conftest import eventually
 from ray_cluster import IGNORED, TIMEOUT, copies, goes_back_to, is_deleted, on
+from ray_objects import LENGTH, large
 
 ray = pytest.importorskip("ray")
 hoplite_ray = pytest.importorskip("hoplite.ray")
 handles = pytest.importorskip("hoplite.ray.values.handles")
 
 pytestmark = IGNORED
-
-LENGTH = 1 << 19
-
-
-def large(seed: int = 0) -> np.ndarray:
-    """2 MiB."""
-    return np.random.default_rng(seed).standard_normal(LENGTH, np.float32)
 
 
 def test_put_values_are_views_of_the_store(api: Any) -> None:
