@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,14 @@ def owner_of(clients: Sequence[hoplite.Client], name: str) -> int:
 def bytes_of(seed: int, size: int = SIZE) -> Bytes:
     """Bytes that differ for each seed and at each place, so that misplaced bytes are found."""
     return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+
+
+def sum_of(seeds: Iterable[int], size: int = SIZE) -> Bytes:
+    """The sum of `bytes_of` the seeds."""
+    total = np.zeros(size, np.uint8)
+    for seed in seeds:
+        total += bytes_of(seed, size)
+    return total
 
 
 @dataclass(frozen=True)

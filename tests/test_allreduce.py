@@ -11,13 +11,13 @@ from conftest import EVENTUALLY_SECONDS, ClusterOf, eventually
 from faults import (
     MIB,
     TIMEOUT,
-    Bytes,
     SlowPut,
     bytes_of,
     has_folded,
     holders,
     names_owned_by,
     returns_to,
+    sum_of,
     usage,
 )
 
@@ -27,13 +27,6 @@ HALF = SIZE // 2
 
 QUARTER_FOLDED = SIZE // 4
 """Bytes that every node has folded when half of each source is there: the stripes in the first half."""
-
-
-def sum_of(seeds: Sequence[int]) -> Bytes:
-    total = np.zeros(SIZE, np.uint8)
-    for seed in seeds:
-        total += bytes_of(seed, SIZE)
-    return total
 
 
 def test_each_node_sends_the_least_and_nothing_stays_behind(cluster_of: ClusterOf) -> None:
@@ -51,7 +44,7 @@ def test_each_node_sends_the_least_and_nothing_stays_behind(cluster_of: ClusterO
     idle = sent()
     reduction = clients[0].allreduce(names, target="sum", timeout=TIMEOUT)
     for client in clients:
-        np.testing.assert_array_equal(client.get("sum", timeout=TIMEOUT), sum_of(range(nodes)))
+        np.testing.assert_array_equal(client.get("sum", timeout=TIMEOUT), sum_of(range(nodes), SIZE))
     assert {str(source) for source in reduction.result(TIMEOUT).sources} == {
         str(hoplite.ObjectId.of(name)) for name in names
     }
@@ -98,7 +91,7 @@ class HalfWay:
     def ends_right(self, seeds: Sequence[int], givers: Sequence[int]) -> None:
         named = {str(source) for source in self.reduction.result(TIMEOUT).sources}
         assert named == {self.names[seed - 1] for seed in seeds}
-        expected = sum_of(seeds)
+        expected = sum_of(seeds, SIZE)
         addresses = {self.cluster.addresses[node] for node in givers}
         eventually(lambda: holders(self.clients[0], self.target) >= addresses, "all who gave one have it")
         for node in {0, *givers}:
@@ -151,4 +144,4 @@ def test_stores_without_room_for_stripes_get_a_chain() -> None:
             client.put(bytes_of(node, SIZE), names[node], timeout=TIMEOUT)
         clients[0].allreduce(names, target="sum", timeout=TIMEOUT).result(EVENTUALLY_SECONDS)
         for client in clients:
-            np.testing.assert_array_equal(client.get("sum", timeout=TIMEOUT), sum_of(range(4)))
+            np.testing.assert_array_equal(client.get("sum", timeout=TIMEOUT), sum_of(range(4), SIZE))

@@ -12,7 +12,6 @@ from faults import (
     GRAIN,
     MIB,
     TIMEOUT,
-    Bytes,
     SlowPut,
     Usage,
     bytes_of,
@@ -21,6 +20,7 @@ from faults import (
     is_known,
     names_owned_by,
     returns_to,
+    sum_of,
     usage,
 )
 
@@ -100,18 +100,11 @@ class Sum:
         named = [str(source) for source in self.reduction.result(TIMEOUT).sources]
         assert len(named) == len(self.chain)
         assert not {self.sources[source] for source in without} & set(named)
-        expected = sum_of(self.sources.index(name) for name in named)
+        expected = sum_of((self.sources.index(name) for name in named), SIZE)
         for get in self.gets.values():
             np.testing.assert_array_equal(get.result(), expected)
         for node in set(range(len(self.cluster))) - {*without, *dead}:
             np.testing.assert_array_equal(self.clients[node].get(self.target, timeout=TIMEOUT), expected)
-
-
-def sum_of(sources: object) -> Bytes:
-    total = np.zeros(SIZE, np.uint8)
-    for source in sources:  # type: ignore[attr-defined]
-        total += bytes_of(source, SIZE)
-    return total
 
 
 @pytest.fixture
@@ -242,7 +235,7 @@ def test_a_participant_dies_before_it_starts(half_way: Callable[..., Sum], threa
     reduction.kill(3)
     reduction.clients[4].put(bytes_of(9, SIZE), "spare", timeout=TIMEOUT)
     assert {str(source) for source in second.result(TIMEOUT).sources} == {"well", "spare"}
-    np.testing.assert_array_equal(client.get("second", timeout=TIMEOUT), sum_of((8, 9)))
+    np.testing.assert_array_equal(client.get("second", timeout=TIMEOUT), sum_of((8, 9), SIZE))
     reduction.spare()
     reduction.ends_right(without=(3,))
 
@@ -292,7 +285,7 @@ def test_the_death_of_the_coordinator_frees_everything(half_way: Callable[..., S
         put.finish()
     names = [reduction.sources[node] for node in reduction.chain]
     reduction.clients[3].reduce(names, target="another target", timeout=TIMEOUT).result()
-    expected = sum_of(reduction.chain)
+    expected = sum_of(reduction.chain, SIZE)
     np.testing.assert_array_equal(reduction.clients[1].get("another target", timeout=TIMEOUT), expected)
     reduction.clients[2].put(expected, reduction.target, timeout=TIMEOUT)
     np.testing.assert_array_equal(get.result(), expected)
