@@ -15,6 +15,8 @@ import hoplite
 import numpy as np
 import pytest
 from conftest import MIB, TIMEOUT, Names, eventually, process
+from hoplite import _hoplite
+from hoplite.values import Header
 
 STORE_MIB = 32
 
@@ -125,6 +127,18 @@ def test_an_object_larger_than_the_store_fails_at_once(small: hoplite.LocalClust
     client.put(block(0), "fits")
 
 
+def test_a_put_touches_its_memory_piece_by_piece(small: hoplite.LocalCluster) -> None:
+    """The kernel takes long to clear many pages, and neither a signal nor another thread could run then."""
+    connection = _hoplite.Connection(small.sockets[0], TIMEOUT)
+    before = resident_kib(os.getpid(), "RssShmem")
+    parts = [block(1, 16)]
+    writing = connection.put("object", Header(), parts, TIMEOUT).wait()
+    assert resident_kib(os.getpid(), "RssShmem") < before + (8 << 10)
+    writing.write(parts)
+    assert resident_kib(os.getpid(), "RssShmem") >= before + (16 << 10)
+    writing.seal(TIMEOUT).wait()
+
+
 def test_a_full_store_waits_then_fails_clearly(small: hoplite.LocalCluster) -> None:
     client = small.connect(0)
     for i in range(3):
@@ -190,10 +204,10 @@ def test_memory_of_a_dead_client_is_freed(small: hoplite.LocalCluster, signal_nu
     assert (small.connect(1).get("unsealed", timeout=TIMEOUT) == 2).all()
 
 
-def rss_kib(pid: int) -> int:
-    """Private resident memory of the process, without the arena, which is shared memory."""
+def resident_kib(pid: int, kind: str) -> int:
+    """Resident memory of the process: "RssAnon" is its own, "RssShmem" is shared, as the arena is."""
     fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return int(fields["RssAnon"].split()[0])
+    return int(fields[kind].split()[0])
 
 
 OBJECTS = 10_000
@@ -212,7 +226,7 @@ def test_ten_thousand_objects_leave_nothing() -> None:
         warm = [0] * 4
         for start in range(0, OBJECTS, BATCH):
             if start == WARM:
-                warm = [rss_kib(pid) for pid in pids]
+                warm = [resident_kib(pid, "RssAnon") for pid in pids]
             names = [f"{start + i}" for i in range(BATCH)]
             for i, name in enumerate(names):
                 # Some objects are inline and others not. Both must free everything.
@@ -228,7 +242,7 @@ def test_ten_thousand_objects_leave_nothing() -> None:
             return [numbers for numbers in found if any(numbers)]
 
         eventually(lambda: not left(), "every node's store is empty")
-        grown = [rss_kib(pid) - before for pid, before in zip(pids, warm, strict=True)]
+        grown = [resident_kib(pid, "RssAnon") - before for pid, before in zip(pids, warm, strict=True)]
         assert max(grown) < GROWTH_KIB_MAX, f"KiB grown by each daemon: {grown}"
 
 

@@ -61,7 +61,7 @@ impl Answer {
             }
             Answer::Writing(None) => Ok(py.None()),
             Answer::Writing(Some(created)) => {
-                Ok(Py::new(py, Writing::new(created, closed.clone()))?.into_any())
+                Ok(Py::new(py, Writing::new(py, created, closed.clone()))?.into_any())
             }
             Answer::Plain(reply) => plain(py, reply),
         }

@@ -22,10 +22,16 @@ use crate::ticket::Ticket;
 #[pyclass(frozen, module = "hoplite._hoplite")]
 pub struct Writing {
     created: Mutex<Option<Created>>,
-    memory: Memory,
-    hold: Option<Hold>,
+    size: u64,
+    kept: Option<Kept>,
     stop: Stop,
     closed: Stop,
+}
+
+/// The memory that the buffer shows, and what keeps it.
+struct Kept {
+    memory: Memory,
+    _hold: Hold,
 }
 
 /// The object's memory.
@@ -38,11 +44,15 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Writing {
-    pub fn new(mut created: Created, closed: Stop) -> Self {
-        let hold = created.take_hold();
-        let memory = Memory(created.writable());
+    pub fn new(py: Python<'_>, mut created: Created, closed: Stop) -> Self {
+        let size = created.size();
+        // A buffer needs all pages at once, and the kernel takes long to clear them. `write` needs them piece by piece.
+        let kept = created.take_hold().map(|hold| {
+            let memory = py.detach(|| Memory(created.writable()));
+            Kept { memory, _hold: hold }
+        });
         let created = Mutex::new(Some(created));
-        Writing { created, memory, hold, stop: Stop::default(), closed }
+        Writing { created, size, kept, stop: Stop::default(), closed }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Created>> {
@@ -103,15 +113,15 @@ impl Writing {
         if slf.py().detach(|| writing.lock().is_none()) {
             return Err(PyBufferError::new_err("the object is sealed or aborted already"));
         }
-        if writing.hold.is_none() {
+        let Some(kept) = &writing.kept else {
             return Err(PyBufferError::new_err("the object was created to be written by `write` alone"));
-        }
-        // SAFETY: `view` is CPython's. The memory is kept by `writing.hold`; until the seal it is the
+        };
+        // SAFETY: `view` is CPython's. The memory is kept by the hold beside it; until the seal it is the
         // writer's alone, and after it hoplite.Creation makes its array read-only.
-        unsafe { export(slf.as_any(), writing.memory.0, true, view, flags) }
+        unsafe { export(slf.as_any(), kept.memory.0, true, view, flags) }
     }
 
     fn __repr__(&self) -> String {
-        format!("<Writing of {} bytes>", self.memory.0.len())
+        format!("<Writing of {} bytes>", self.size)
     }
 }
