@@ -159,14 +159,14 @@ class Run:
             pass
         self._watch()
 
-    def _on_event(self, kind: str, who: Any, what: Any) -> None:
+    def _on_event(self, kind: str, member: Any, detail: Any) -> None:
         if kind == "ready":
-            if who.is_ready(what) and self._breaker is not None:
-                self._breaker.on_ready(who)
+            if member.is_ready(detail) and self._breaker is not None:
+                self._breaker.on_ready(member)
         elif kind == "gone":
-            self._on_gone(who)
+            self._on_gone(member)
         elif self._workload is not None:
-            self._workload.on_answer(what)
+            self._workload.on_answer(detail)
 
     def _watch(self) -> None:
         """Fails the run if a process has a problem or a call hangs."""
