@@ -1,5 +1,5 @@
-//! State that every part of the core shares: this node's identity, the time, timers, the owners of shards, and the
-//! output queue.
+//! State that is lent to every part of the core: this node's identity, the time, timers, the owners of shards, and the
+//! queues of outputs, of messages to ourselves, and of notices to other parts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,8 +10,17 @@ use hoplite_types::{CopyId, NodeId, ObjectId};
 use crate::clock::Clock;
 use crate::cost::Links;
 use crate::io::Output;
+use crate::notices::Notice;
 use crate::shards::Shards;
-use crate::timers::Timers;
+use crate::timers::{Timer, Timers};
+
+/// The first interval after which open questions are repeated; it doubles up to the longest. Answers normally come in
+/// a round trip: repeating only repairs losses that no node noticed.
+const REFRESH_MIN: Duration = Duration::from_secs(1);
+const REFRESH_MAX: Duration = Duration::from_secs(8);
+
+/// Pause between two turns of long work for clients.
+const LONG_WORK_PAUSE: Duration = Duration::from_micros(100);
 
 pub(crate) struct Ctx {
     pub me: NodeId,
@@ -21,10 +30,18 @@ pub(crate) struct Ctx {
     pub shards: Shards,
     /// We know all members, and they know us. Until then no question is sent to another owner.
     pub has_joined: bool,
+    /// This node has just started, and had no objects before, nor claims to some.
+    pub is_fresh: bool,
+    /// The daemon is about to end: copies that only this node holds are handed over.
+    pub is_leaving: bool,
+    /// Time after which open questions are asked again.
+    refresh_period: Duration,
     pub links: Links,
     pub out: VecDeque<Output>,
     /// Messages to ourselves: handled before `handle` returns.
     pub loopback: VecDeque<PeerMessage>,
+    /// Handed on before the next of those messages.
+    pub notices: VecDeque<Notice>,
     /// One counter numbers everything: copies, transfers, reports, questions.
     pub last_number: u64,
 }
@@ -39,11 +56,20 @@ impl Ctx {
             timers: Timers::default(),
             shards: Shards::new(me),
             has_joined: true,
+            is_fresh: false,
+            is_leaving: false,
+            refresh_period: REFRESH_MIN,
             links: Links::default(),
             out: VecDeque::new(),
             loopback: VecDeque::new(),
+            notices: VecDeque::new(),
             last_number: 0,
         }
+    }
+
+    /// The state of a node that is about to join others.
+    pub fn joining(me: NodeId) -> Self {
+        Ctx { has_joined: false, is_fresh: true, ..Ctx::new(me) }
     }
 
     pub fn next_number(&mut self) -> u64 {
@@ -65,15 +91,44 @@ impl Ctx {
         self.has_joined || owner == self.me
     }
 
-    /// Sends a request to the owner of `id` as we see it, and returns that owner. Before we have joined, questions to
-    /// others are not sent: they stay open, and are asked after we have joined.
-    pub fn ask_owner(&mut self, id: ObjectId, request: DirectoryRequest, attach: Option<CopyId>) -> NodeId {
+    /// Sends a request to the owner of `id` as we see it. Before we have joined, questions to others are not sent: they
+    /// stay open, and are asked after we have joined.
+    pub fn ask_owner(&mut self, id: ObjectId, request: DirectoryRequest, attach: Option<CopyId>) {
         let owner = self.shards.owner(id);
         if self.may_ask(owner) || !is_question(&request) {
             let message = PeerMessage::Directory { origin: self.me, hops: 0, id, request };
             self.send(owner, message, attach);
         }
-        owner
+    }
+
+    /// Makes sure that open questions are repeated until they are answered.
+    pub fn arm_refresh(&mut self) {
+        if !self.timers.is_set(Timer::Refresh) {
+            self.refresh_period = REFRESH_MIN;
+            self.timers.set(self.now + REFRESH_MIN, Timer::Refresh);
+        }
+    }
+
+    /// Open questions are repeated now: sets the time of the next repetition.
+    pub fn rearm_refresh(&mut self) {
+        self.refresh_period = (self.refresh_period * 2).min(REFRESH_MAX);
+        self.timers.set(self.now + self.refresh_period, Timer::Refresh);
+    }
+
+    /// A message was lost, or may have been: the next repetition of open questions comes early. It is never put off
+    /// by this, because losses may happen again and again.
+    pub fn hasten_refresh(&mut self) {
+        if let Some(due) = self.timers.due(Timer::Refresh) {
+            self.refresh_period = REFRESH_MIN;
+            self.timers.set(due.min(self.now + REFRESH_MIN), Timer::Refresh);
+        }
+    }
+
+    /// Long work for clients goes on in a moment.
+    pub fn work_on_calls_soon(&mut self) {
+        if !self.timers.is_set(Timer::LongWork) {
+            self.timers.set(self.now + LONG_WORK_PAUSE, Timer::LongWork);
+        }
     }
 }
 

@@ -9,17 +9,17 @@ use crate::Core;
 impl Core {
     /// The object and the writing that a copy is of, until it is closed.
     pub fn identity_of(&self, copy: CopyId) -> Option<(ObjectId, Edition)> {
-        self.copies.table.get(&copy).map(|copy| (copy.object, copy.edition))
+        self.copies.get(copy).map(|copy| (copy.object, copy.edition))
     }
 
     /// The time at which the content of a copy was accepted, as far as this node knows.
     pub fn accepted_at(&self, copy: CopyId) -> Option<Stamp> {
-        self.copies.table.get(&copy).and_then(|copy| copy.stamp)
+        self.copies.get(copy).and_then(|copy| copy.stamp)
     }
 
     /// Whether a copy stays until its object is deleted.
     pub fn is_pinned(&self, copy: CopyId) -> bool {
-        self.copies.table.get(&copy).is_some_and(|copy| copy.pinned)
+        self.copies.get(copy).is_some_and(|copy| copy.pinned)
     }
 
     /// Whether this node knows that `id` is deleted.
@@ -38,7 +38,7 @@ impl Core {
     /// objects are deleted and its tombstones have expired.
     pub fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
-        look(&mut left, "copies", &self.copies.table);
+        left.extend(self.copies.leftovers());
         look(&mut left, "writes", &self.writes);
         look(&mut left, "calls", &self.calls);
         look(&mut left, "fetches", &self.fetches);
@@ -50,16 +50,7 @@ impl Core {
         left.extend(self.slots.leftovers());
         look(&mut left, "reductions", &self.reductions);
         look(&mut left, "barriers", &self.barriers);
-        look(&mut left, "space waiters", &self.space_waiters);
         left.extend(self.directory.leftovers());
-        look(&mut left, "vacated", &self.vacated);
-        if self.copies.arena.used() > 0 {
-            left.push(format!("{} bytes of the arena", self.copies.arena.used()));
-        }
-        let views = self.clients.values().map(|client| client.views.len()).sum::<usize>();
-        if views > 0 {
-            left.push(format!("{views} views"));
-        }
         left
     }
 }

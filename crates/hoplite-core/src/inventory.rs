@@ -74,18 +74,18 @@ impl Core {
                 self.tell_of_newcomers(from);
             }
         }
-        let since = self.next_number();
+        let since = self.ctx.next_number();
         self.last_inventory = since;
         let (page, unchanged, next) = self.inventory_page(from, scope, &shards, cursor);
         let clock = self.ctx.clock.read(self.ctx.now);
-        self.send(from, PeerMessage::Inventory { round, since, page, unchanged, next, clock }, None);
+        self.ctx.send(from, PeerMessage::Inventory { round, since, page, unchanged, next, clock }, None);
     }
 
     /// Applies our own inventory of our own shards.
     pub(crate) fn take_own_inventory(&mut self) {
         let Some((round, shards, cursor)) = self.directory.own_pull(&self.ctx) else { return };
         let shards: Vec<_> = shards.into_iter().map(|shard| ShardQuery { shard, digest: None }).collect();
-        let since = self.next_number();
+        let since = self.ctx.next_number();
         let me = self.ctx.me;
         let (page, unchanged, next) = self.inventory_page(me, Scope::All, &shards, cursor);
         let answer = Answer { round, since, page, unchanged, next };
@@ -114,7 +114,7 @@ impl Core {
                 let (digest, count) = self.digest(query.shard);
                 digested += count;
                 // A digest does not contain that we are leaving, and the owner may not know it otherwise.
-                is_known = digest == known && self.leaving.is_none();
+                is_known = digest == known && !self.ctx.is_leaving;
             }
             let first = match (scope, is_known) {
                 (Scope::Past, _) => TOMBSTONES,
@@ -197,8 +197,8 @@ impl Core {
                 return;
             }
             let complete = self.is_whole(id);
-            let (object, report) = self.report(id, to, complete);
-            if !self.copies.table[&id].is_sealed() {
+            let (object, report) = self.copies.report(&mut self.ctx, id, to, complete);
+            if !self.copies[id].is_sealed() {
                 // If one ask was sent and answered twice, the receiver uses only the first answer.
                 self.copies.not_told_complete(id);
                 // A new owner must know that we ask for the rest before it decides about this part: both together
@@ -214,7 +214,7 @@ impl Core {
 
     /// Whether all bytes of the copy are here, so that the directory may count it as complete.
     pub(crate) fn is_whole(&self, id: CopyId) -> bool {
-        self.copies.table[&id].is_sealed() || self.writes.is_written(id)
+        self.copies[id].is_sealed() || self.writes.is_written(id)
     }
 
     /// A digest of the copies in a shard, as its owner should know them; and their number.

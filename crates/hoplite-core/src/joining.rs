@@ -89,7 +89,7 @@ impl Core {
             joining.is_asking = true;
             joining.tries += 1;
             self.ctx.timers.set(self.ctx.now + MEMBERS_TIMEOUT, Timer::Join);
-            self.send(node, PeerMessage::MembersRequest, None);
+            self.ctx.send(node, PeerMessage::MembersRequest, None);
         }
     }
 
@@ -99,7 +99,7 @@ impl Core {
         let mut members = self.members.with_lives();
         members.truncate(limits::MEMBERS_MAX);
         let partial = self.joining.as_ref().is_some_and(|joining| !joining.knows_members);
-        self.send(from, PeerMessage::Members { members, partial }, None);
+        self.ctx.send(from, PeerMessage::Members { members, partial }, None);
     }
 
     pub(crate) fn on_members(&mut self, from: NodeId, members: Vec<(NodeId, u32)>, partial: bool) {
@@ -159,7 +159,7 @@ impl Core {
     pub(crate) fn tell_of_newcomers(&mut self, to: NodeId) {
         let members = self.newcomers.beside(self.ctx.now, to);
         if !members.is_empty() {
-            self.send(to, PeerMessage::Members { members, partial: true }, None);
+            self.ctx.send(to, PeerMessage::Members { members, partial: true }, None);
         }
     }
 
@@ -199,7 +199,7 @@ impl Core {
         }
         self.joining = None;
         self.ctx.has_joined = true;
-        self.directory.no_longer_fresh();
+        self.ctx.is_fresh = false;
         self.repeat_questions(&ShardSet::all());
         self.settle();
     }

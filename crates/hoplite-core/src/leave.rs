@@ -1,7 +1,6 @@
 //! Leaving in good order: copies that only this node holds are handed over to others, then the members are notified.
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
 use std::time::Duration;
 
 use hoplite_types::peer::CopyReport;
@@ -35,6 +34,7 @@ impl Core {
         }
         let until = self.ctx.now + within;
         let behind = Some(CopyId(0));
+        self.ctx.is_leaving = true;
         self.leaving = Some(Leaving { until, behind, kept_here: BTreeSet::new(), is_gone: false });
         self.ctx.timers.set(until, Timer::Leave);
         if !within.is_zero() {
@@ -53,8 +53,8 @@ impl Core {
             return;
         }
         let Some(behind) = self.leaving.as_ref().and_then(|leaving| leaving.behind) else { return };
-        let next = self.copies.table.range((Bound::Excluded(behind), Bound::Unbounded));
-        let next: Vec<_> = next.take(COPIES_PER_TURN).map(|(&id, copy)| (id, copy.object)).collect();
+        let next = self.copies.behind(behind).take(COPIES_PER_TURN);
+        let next: Vec<_> = next.map(|(id, copy)| (id, copy.object)).collect();
         if let Some(leaving) = &mut self.leaving {
             leaving.behind = next.last().map(|&(id, _)| id);
         }
@@ -78,7 +78,7 @@ impl Core {
     /// knew that we leave.
     pub(crate) fn hand_over(&mut self, copy: CopyId, object: ObjectId) {
         if self.is_handing_over() {
-            self.announce(copy, true, false);
+            self.copies.announce(&mut self.ctx, copy, true, false);
             self.watch(object, Watcher::Leave);
             self.on_handed_over(object);
         }
@@ -90,7 +90,7 @@ impl Core {
             let stays = report.complete && report.pinned && !report.leaving;
             stays && node != self.ctx.me && self.ctx.shards.contains(node)
         };
-        if self.leaving.is_none() {
+        if !self.ctx.is_leaving {
             return;
         }
         let done = !self.stays_here(object) || self.subscriptions.copies(object).any(elsewhere);

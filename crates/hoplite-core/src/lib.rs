@@ -6,9 +6,11 @@
 //! - A put: `calls` → `puts` (space from `copies`) → announced to the shard owner's `directory`.
 //! - A get: `calls` → `fetch` asks the owner, which lends a sender → `sends` there.
 //! - A reduce: `reduce`.
+//!
+//! Components have private state, and are lent [`ctx::Ctx`]. One that has something to say to those above it pushes a
+//! notice, which `settle` hands on. So far these are `copies` and `directory`; the others are still methods of `Core`.
 #![forbid(unsafe_code)]
 
-mod arena;
 mod calls;
 mod clock;
 mod config;
@@ -25,26 +27,25 @@ pub mod io;
 mod joining;
 mod leave;
 mod members;
+mod notices;
 mod peers;
 mod puts;
 mod reduce;
 mod repeats;
 mod resync;
 mod sends;
+mod settle;
 mod shard_table;
 mod shards;
-mod space_waiters;
 mod subscriptions;
 mod timers;
 mod verdicts;
-mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_types::client::{Gauge, Status};
-use hoplite_types::peer::{DirectoryRequest, PeerMessage};
-use hoplite_types::{CopyId, NodeId, ObjectId, Shard};
+use hoplite_types::{NodeId, ObjectId, Shard};
 
 pub use config::Config;
 pub use cost::{best_degree, fanout, stripes_pay, Degree};
@@ -55,7 +56,6 @@ use connections::Choices;
 use copies::Copies;
 use ctx::Ctx;
 use directory::Directory;
-use duplicate_puts::Spares;
 use fetch::Fetches;
 use io::ClientId;
 use joining::{Joining, MembersHeard, Newcomers};
@@ -65,13 +65,8 @@ use puts::Writes;
 use reduce::{Reduction, Slots};
 use sends::{Sends, Sent};
 use shards::ShardSet;
-use space_waiters::SpaceWaiters;
 use subscriptions::Subscriptions;
 use timers::Timer;
-
-/// Limit on how often the waiters for space are retried after one input. Space that changes once more waits for the
-/// next input.
-const SPACE_LOOKS_MAX: u32 = 10_000;
 
 /// One node's decisions. To drive it: call `handle`, then `poll_output` until `None`, then sleep until an
 /// input comes or `next_deadline`.
@@ -82,8 +77,6 @@ pub struct Core {
     joining: Option<Joining>,
     newcomers: Newcomers,
     members_heard: MembersHeard,
-    /// Time after which open questions are asked again.
-    refresh_period: Duration,
     /// The number of the last inventory of our copies that was sent to another node.
     last_inventory: u64,
     /// Set while the daemon is about to end: copies that only this node holds are handed over.
@@ -105,15 +98,9 @@ pub struct Core {
     reduce_degree: Option<Degree>,
     directory: Directory,
     copies: Copies,
-    /// Calls, fetches and slots that wait for space in the store.
-    space_waiters: SpaceWaiters,
-    space_changed: bool,
-    /// Objects whose copy here was doomed: waiting puts and fetches of them are retried.
-    vacated: BTreeSet<ObjectId>,
     clients: BTreeMap<ClientId, Client>,
     calls: Calls,
     writes: Writes,
-    spares: Spares,
     fetches: Fetches,
     sends: Sends,
     subscriptions: Subscriptions,
@@ -133,12 +120,11 @@ impl Core {
         let members = Members::new(&config);
         let alone = members.expects_nobody();
         Core {
-            ctx: Ctx { has_joined: alone, ..Ctx::new(config.node) },
+            ctx: if alone { Ctx::new(config.node) } else { Ctx::joining(config.node) },
             members,
             joining: (!alone).then(Joining::default),
             newcomers: Newcomers::default(),
             members_heard: MembersHeard::default(),
-            refresh_period: resync::REFRESH_MIN,
             last_inventory: 0,
             leaving: None,
             bad_messages: 0,
@@ -152,13 +138,9 @@ impl Core {
             reduce_degree: config.reduce_degree,
             directory: if alone { Directory::alone() } else { Directory::joining(config.node) },
             copies: Copies::new(config.store_bytes),
-            space_waiters: SpaceWaiters::default(),
-            space_changed: false,
-            vacated: BTreeSet::new(),
             clients: BTreeMap::new(),
             calls: Calls::default(),
             writes: Writes::default(),
-            spares: Spares::default(),
             fetches: Fetches::default(),
             sends: Sends::default(),
             subscriptions: Subscriptions::default(),
@@ -177,8 +159,7 @@ impl Core {
         if self.has_left() {
             return;
         }
-        // Space that is made in turns goes first to those who already wait for it.
-        self.copies.begin_turn(!self.space_waiters.has_more());
+        self.copies.begin_turn();
         match input {
             Input::Client { client, call, request } => self.on_request(client, call, request),
             Input::ClientGone { client } => self.on_client_gone(client),
@@ -241,35 +222,12 @@ impl Core {
         next.filter(|_| !self.has_left())
     }
 
-    /// Handles messages to ourselves, and gives free space and ids to those who wait for them, until none are left.
-    fn settle(&mut self) {
-        let mut looked = 0;
-        loop {
-            if let Some(object) = self.vacated.pop_first() {
-                self.ensure_fetch(object);
-                self.retry_puts(object);
-            } else if let Some(message) = self.ctx.loopback.pop_front() {
-                self.on_message(self.ctx.me, message);
-            } else if self.space_changed && !self.space_waiters.is_empty() {
-                debug_assert!(looked < SPACE_LOOKS_MAX, "looking for space changes what space there is");
-                if looked == SPACE_LOOKS_MAX {
-                    return;
-                }
-                looked += 1;
-                self.space_changed = false;
-                self.retry_space_waiters();
-            } else {
-                self.space_changed = false;
-                return;
-            }
-        }
-    }
-
     fn on_time(&mut self) {
         let changes = self.members.on_time(self.ctx.now);
         self.on_member_changes(changes);
         while let Some(timer) = self.ctx.timers.pop(self.ctx.now) {
             self.on_timer(timer);
+            self.hand_on_notices();
             if self.has_left() {
                 break;
             }
@@ -312,33 +270,21 @@ impl Core {
         }
     }
 
-    fn next_number(&mut self) -> u64 {
-        self.ctx.next_number()
-    }
-
-    fn send(&mut self, to: NodeId, message: PeerMessage, attach: Option<CopyId>) {
-        self.ctx.send(to, message, attach);
-    }
-
-    fn ask_owner(&mut self, id: ObjectId, request: DirectoryRequest, attach: Option<CopyId>) {
-        self.ctx.ask_owner(id, request, attach);
-    }
-
     /// This core's part of the status; the driver adds the bytes that it moved.
     fn status(&self) -> Status {
         let (entries, tombstones) = self.directory.counts();
         Status {
             node: Some(self.ctx.me),
             members: self.ctx.shards.iter().collect(),
-            store_bytes: self.copies.arena.bytes(),
-            used_bytes: self.copies.arena.used(),
-            copies: self.copies.table.len() as u64,
+            store_bytes: self.copies.store_bytes(),
+            used_bytes: self.copies.used_bytes(),
+            copies: self.copies.count() as u64,
             entries,
             tombstones,
             transfers: (self.sends.count() + self.fetches.transfers.len()) as u64,
             reductions: (self.reductions.len() + self.slots.count()) as u64,
             clients: self.clients.len() as u64,
-            evicted_copies: self.copies.evicted,
+            evicted_copies: self.copies.evicted(),
             links: self.ctx.links.report(),
             gauges: self.gauges(),
             ..Status::default()
@@ -348,7 +294,7 @@ impl Core {
     fn gauges(&self) -> Vec<Gauge> {
         let mut gauges = Vec::new();
         self.directory.gauges(&mut gauges);
-        self.spares.gauge(&mut gauges);
+        gauges.push(self.copies.gauge());
         gauges.extend(self.calls_gauges());
         gauges.extend(self.long_work_gauges());
         gauges.push(self.sends.parked_gauge());

@@ -98,7 +98,7 @@ impl Core {
             PeerMessage::Committed { reduction, sealed } => self.on_committed(from, reduction.number, sealed),
             PeerMessage::ReleaseSlots { reduction } => self.on_release_slots(reduction),
             PeerMessage::Prefetch { id } => self.want(id, Want::Prefetch),
-            PeerMessage::Ping { sent_ns } => self.send(from, PeerMessage::Pong { sent_ns }, None),
+            PeerMessage::Ping { sent_ns } => self.ctx.send(from, PeerMessage::Pong { sent_ns }, None),
             // It concerns the connection, not the node.
             PeerMessage::Goodbye => {}
             // A node that is not a member is resynced when it becomes one.
@@ -210,19 +210,19 @@ impl Core {
             stamp: report.stamp,
             claim: None,
         };
-        if let Some(copy) = self.open_copy(new) {
+        if let Some(copy) = self.copies.open(&mut self.ctx, new) {
             self.ctx.out.push_back(Output::Write { copy, bytes: payload.0 });
-            self.seal_copy(copy, Default::default());
+            self.copies.seal(&mut self.ctx, copy, Default::default());
         }
     }
 
     /// A put was withdrawn after its bytes had come with its announcement: they are dropped at once.
     pub(crate) fn drop_kept(&mut self, id: ObjectId, edition: Edition) {
         let Some(copy) = self.copies.live(id) else { return };
-        let known = &self.copies.table[&copy];
+        let known = &self.copies[copy];
         if known.edition == edition && known.is_sealed() && !known.pinned {
-            let seq = self.next_number();
-            self.doom(copy);
+            let seq = self.ctx.next_number();
+            self.copies.doom(&mut self.ctx, copy);
             let me = self.ctx.me;
             let request = DirectoryRequest::Withdraw { seq, edition };
             self.directory.on_request(&mut self.ctx, &self.copies, me, id, request);
@@ -236,7 +236,7 @@ impl Core {
         let later = accepted.is_some_and(|accepted| accepted > deletion.stamp);
         if !later {
             self.directory.on_heard_deleted(&mut self.ctx, id, deletion);
-            self.take_pin(id);
+            self.copies.take_pin(id);
             self.drop_fetch(id);
             let message = format!("{}: {id} was deleted", self.ctx.me);
             self.fail_wants(id, ErrorKind::Deleted, &message);
@@ -244,11 +244,11 @@ impl Core {
             self.fail_reductions_onto(id);
             match (self.write_of(id), self.copies.live(id)) {
                 (Some(writing), _) => self.on_write_verdict(writing, Verdict::Deleted),
-                (None, Some(copy)) => self.doom(copy),
+                (None, Some(copy)) => self.copies.doom(&mut self.ctx, copy),
                 (None, None) => {}
             }
         }
-        self.send(owner, PeerMessage::DeletionAck { id }, None);
+        self.ctx.send(owner, PeerMessage::DeletionAck { id }, None);
     }
 
     pub(crate) fn on_member_changes(&mut self, changes: Vec<Change>) {
@@ -264,6 +264,7 @@ impl Core {
                     }
                 }
             }
+            self.hand_on_notices();
         }
     }
 
@@ -337,7 +338,7 @@ impl Core {
 
     pub(crate) fn ping(&mut self, node: NodeId) {
         let sent_ns = self.ctx.now.as_nanos() as u64;
-        self.send(node, PeerMessage::Ping { sent_ns }, None);
+        self.ctx.send(node, PeerMessage::Ping { sent_ns }, None);
         if self.ctx.shards.neighbours(NEIGHBOURS).any(|neighbour| neighbour == node) {
             self.ctx.timers.set(self.ctx.now + PING_PERIOD, Timer::Ping(node));
         }

@@ -16,10 +16,10 @@ use hoplite_types::peer::{Seal, Verdict};
 use hoplite_types::{mix64, Blob, Claim, CopyId, Edition, Error, ErrorKind, Header, NodeId, ObjectId, Stamp};
 
 use crate::calls::{Pending, STEPS_PER_TURN};
-use crate::copies::{NewCopy, Phase};
+use crate::copies::SpaceWaiter;
+use crate::copies::{Copy, NewCopy, Phase};
 use crate::fetch::{Early, Want};
 use crate::io::{ClientId, Output};
-use crate::space_waiters::SpaceWaiter;
 use crate::Core;
 
 /// The directory's verdict on a writing.
@@ -158,12 +158,12 @@ impl Core {
         timeout_ms: Option<u64>,
     ) {
         let Creation { id, size, .. } = creation;
-        if self.leaving.is_some() {
+        if self.ctx.is_leaving {
             let message = format!("{}: this node is about to end and takes no more objects", self.ctx.me);
             return self.reply_error(client, call, ErrorKind::NodeUnreachable, message);
         }
-        if !self.copies.arena.could_hold(size) {
-            let bytes = self.copies.arena.bytes();
+        if !self.copies.could_hold(size) {
+            let bytes = self.copies.store_bytes();
             let message = format!("{}: {id} has {size} bytes, the whole store {bytes}", self.ctx.me);
             return self.reply_error(client, call, ErrorKind::StoreFull, message);
         }
@@ -180,25 +180,29 @@ impl Core {
         let Creation { id, size, keep, .. } = *creation;
         let (header, inline) = (creation.header.clone(), creation.payload.is_some());
         if let Some(copy) = self.copies.live(id) {
-            match self.copies.table[&copy].phase {
+            match self.copies[copy].phase {
                 Phase::Sealed => return self.keep_first(client, call, copy, size, &header),
                 // No sender brings the rest: the writer here is faster.
-                Phase::Received(None) => self.doom(copy),
+                Phase::Received(None) => self.copies.doom(&mut self.ctx, copy),
                 _ => return self.want(id, Want::Call(client, call)),
             }
         }
         let new = self.new_writing(client, id, size, header);
-        let Some(copy) = self.open_copy(new) else {
-            return self.wait_for_space(SpaceWaiter::Create { object: id, client, call }, size);
+        let Some(copy) = self.copies.open(&mut self.ctx, new) else {
+            return self.copies.wait_for_space(
+                &mut self.ctx,
+                SpaceWaiter::Create { object: id, client, call },
+                size,
+            );
         };
         let sealing = inline.then_some(call);
         match self.calls.take_payload(client, call) {
             Some(payload) => self.ctx.out.push_back(Output::Write { copy, bytes: payload.0 }),
             None => {
                 if keep {
-                    self.add_view(client, copy);
+                    self.copies.add_view(&mut self.ctx, client, copy);
                 }
-                let offset = self.copies.table[&copy].extent.offset;
+                let offset = self.copies[copy].extent.offset;
                 self.finish_call(client, call, Reply::Created { copy, offset, kept: keep });
             }
         }
@@ -221,8 +225,8 @@ impl Core {
 
     /// A copy that `client` writes is open: its owner is asked for a verdict.
     pub(crate) fn begin_write(&mut self, client: ClientId, copy: CopyId, sealing: Option<u64>) {
-        self.add_user(copy);
-        let (object, edition) = (self.copies.table[&copy].object, self.copies.table[&copy].edition);
+        self.copies.add_user(&mut self.ctx, copy);
+        let Copy { object, edition, .. } = self.copies[copy];
         let write = Write {
             client,
             acceptance: Acceptance::Pending,
@@ -235,7 +239,6 @@ impl Core {
         self.writes.by_edition.insert(edition, copy);
         self.writes.by_client.insert((client, copy));
         self.writes.by_call.extend(sealing.map(|call| ((client, call), copy)));
-        self.on_opened(object);
         self.drop_fetch(object);
         self.ask_for_verdict(copy);
     }
@@ -260,6 +263,17 @@ impl Core {
         }
     }
 
+    /// A copy of `object` is here or arriving: puts of it wait for that copy, and need no space of their own.
+    pub(crate) fn end_puts_wait_for_space(&mut self, object: ObjectId) {
+        let puts = self.copies.take_puts(object, STEPS_PER_TURN);
+        for &(client, call) in &puts {
+            self.try_create(client, call);
+        }
+        if puts.len() == STEPS_PER_TURN {
+            self.go_on_soon(object);
+        }
+    }
+
     /// Whether puts must wait until the copy that is here is sealed or gone.
     fn is_in_the_way(&self, object: ObjectId) -> bool {
         let phase = self.copies.live_copy(object).map(|copy| copy.phase);
@@ -268,7 +282,7 @@ impl Core {
 
     pub(crate) fn on_progress(&mut self, client: ClientId, id: CopyId, watermark: u64) {
         let Some(write) = self.writes.table.get(&id).filter(|write| write.client == client) else { return };
-        let copy = &self.copies.table[&id];
+        let copy = &self.copies[id];
         let grows = (copy.watermark + 1..=copy.extent.size).contains(&watermark);
         if !copy.doomed && write.sealing.is_none() && grows {
             self.copies.with(id, |copy| copy.watermark = watermark);
@@ -305,11 +319,11 @@ impl Core {
                 let message = format!("{}: the put was aborted", self.ctx.me);
                 self.fail_call(write.client, call, ErrorKind::Aborted, &message);
             }
-            if !self.copies.table[&copy].doomed {
-                self.withdraw(copy);
-                self.doom(copy);
+            if !self.copies[copy].doomed {
+                self.copies.withdraw(&mut self.ctx, copy);
+                self.copies.doom(&mut self.ctx, copy);
             }
-            self.remove_user(copy);
+            self.copies.remove_user(&mut self.ctx, copy);
             self.leave_if_nothing_is_left();
         }
     }
@@ -334,7 +348,7 @@ impl Core {
         match verdict {
             Verdict::Accepted(stamp) => self.copies.with(copy, |copy| copy.stamp = Some(stamp)),
             // The client may still be writing: the space is kept until it lets go.
-            _ => self.doom(copy),
+            _ => self.copies.doom(&mut self.ctx, copy),
         }
         self.finish_write(copy);
     }
@@ -354,12 +368,12 @@ impl Core {
             return;
         }
         self.writes.remove(id);
-        let copy = &self.copies.table[&id];
+        let copy = &self.copies[id];
         let (object, size) = (copy.object, copy.extent.size);
         match acceptance {
             Acceptance::Pending => unreachable!("seen above"),
             Acceptance::Accepted => {
-                self.seal_copy(id, Seal::default());
+                self.copies.seal(&mut self.ctx, id, Seal::default());
                 self.finish_call(client, call, Reply::Done);
             }
             Acceptance::Superseded => {
@@ -378,13 +392,13 @@ impl Core {
                 self.finish_call(client, call, Reply::Failed(Error::new(ErrorKind::Deleted, message)));
             }
         }
-        self.remove_user(id);
+        self.copies.remove_user(&mut self.ctx, id);
         self.leave_if_nothing_is_left();
     }
 
     /// 64 bits that no other writing anywhere uses.
     pub(crate) fn unique(&mut self) -> u64 {
-        let number = self.next_number();
+        let number = self.ctx.next_number();
         mix64(self.ctx.me.hash64() ^ mix64(number))
     }
 }

@@ -17,11 +17,6 @@ use crate::shards::{Moved, ShardSet};
 use crate::timers::Timer;
 use crate::Core;
 
-/// The first interval after which open questions are repeated; it doubles up to the longest. Answers normally come in
-/// a round trip: repeating only repairs losses that no node noticed.
-pub(crate) const REFRESH_MIN: Duration = Duration::from_secs(1);
-const REFRESH_MAX: Duration = Duration::from_secs(8);
-
 /// Limit of subscriptions that are repeated in one turn. There may be many, and hardly ever is one lost unnoticed.
 const WATCHED_PER_TURN: usize = 256;
 const WATCHED_PAUSE: Duration = Duration::from_millis(5);
@@ -61,7 +56,7 @@ impl Core {
         }
         if !owners.is_empty() {
             self.on_owners_moved(&Moved { owners, ..Moved::default() });
-            self.arm_refresh();
+            self.ctx.arm_refresh();
         }
         for &ShardQuery { shard, .. } in queries {
             if self.ctx.shards.owner_of(shard) == node {
@@ -105,17 +100,8 @@ impl Core {
         self.repeat_verdict_requests(of);
     }
 
-    /// Makes sure that open questions are repeated until they are answered.
-    pub(crate) fn arm_refresh(&mut self) {
-        if !self.ctx.timers.is_set(Timer::Refresh) {
-            self.refresh_period = REFRESH_MIN;
-            self.ctx.timers.set(self.ctx.now + REFRESH_MIN, Timer::Refresh);
-        }
-    }
-
     pub(crate) fn on_refresh(&mut self) {
-        self.refresh_period = (self.refresh_period * 2).min(REFRESH_MAX);
-        self.ctx.timers.set(self.ctx.now + self.refresh_period, Timer::Refresh);
+        self.ctx.rearm_refresh();
         self.repeat_questions(&ShardSet::all());
         self.repeat_commits();
         self.repeat_slot_reports(None);
@@ -151,14 +137,6 @@ impl Core {
         self.on_owners_moved(&moved);
     }
 
-    /// A message was lost, or may have been: the next repetition of open questions comes early. It is never put off
-    /// by this, because losses may happen again and again.
-    fn hasten_refresh(&mut self) {
-        let Some(due) = self.ctx.timers.due(Timer::Refresh) else { return };
-        self.refresh_period = REFRESH_MIN;
-        self.ctx.timers.set(due.min(self.ctx.now + REFRESH_MIN), Timer::Refresh);
-    }
-
     /// The control connection to a peer broke: the last messages to it may not have arrived.
     pub(crate) fn on_peer_broken(&mut self, node: NodeId) {
         // A sender that we were lent may be no member any more, or not yet.
@@ -182,13 +160,13 @@ impl Core {
     /// Schedules a resync of the node, once the connection to it has settled.
     pub(crate) fn resync_soon(&mut self, node: NodeId) {
         self.ctx.timers.set(self.ctx.now + RESYNC_AFTER, Timer::Resync(node));
-        self.hasten_refresh();
+        self.ctx.hasten_refresh();
     }
 
     pub(crate) fn on_resync(&mut self, node: NodeId) {
         if self.needs_resync.remove(&node) {
             let epoch = self.slots.fence_of(node);
-            self.send(node, PeerMessage::ResyncRequest { epoch }, None);
+            self.ctx.send(node, PeerMessage::ResyncRequest { epoch }, None);
         }
         if self.needs_inventory_pull.remove(&node) {
             self.directory.repeat_pull(&mut self.ctx, node);

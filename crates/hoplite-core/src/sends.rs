@@ -183,20 +183,20 @@ impl Core {
     }
 
     fn copy_for(&self, pull: Pull) -> Option<CopyId> {
-        self.copies.live(pull.id).filter(|copy| self.copies.table[copy].edition == pull.edition)
+        self.copies.live(pull.id).filter(|copy| self.copies[*copy].edition == pull.edition)
     }
 
     fn start_send(&mut self, key: PullKey, copy: CopyId, pull: Pull) {
-        if pull.offset > self.copies.table[&copy].extent.size {
+        if pull.offset > self.copies[copy].extent.size {
             self.refuse(key, pull);
             return;
         }
-        let send = SendId(self.next_number());
+        let send = SendId(self.ctx.next_number());
         let number = send.0;
-        self.add_user(copy);
+        self.copies.add_user(&mut self.ctx, copy);
         self.copies.touch(copy, number);
         let PullKey { to, transfer } = key;
-        let bytes = self.copies.table[&copy].extent.size - pull.offset;
+        let bytes = self.copies[copy].extent.size - pull.offset;
         let group = self.stripes_of(copy);
         let connections = match group {
             Some(_) => self.connections.for_group(to),
@@ -209,11 +209,11 @@ impl Core {
     }
 
     fn refuse(&mut self, key: PullKey, pull: Pull) {
-        self.send(key.to, PeerMessage::PullRefused { transfer: key.transfer }, None);
+        self.ctx.send(key.to, PeerMessage::PullRefused { transfer: key.transfer }, None);
         let here = self.copies.live_copy(pull.id).map(|copy| copy.edition);
         if here != Some(pull.edition) {
             // The node that lent us as a sender counts us as a holder: our withdrawal was lost.
-            self.withdraw_edition(pull.id, pull.edition);
+            self.copies.withdraw_edition(&mut self.ctx, pull.id, pull.edition);
         }
     }
 
@@ -232,17 +232,17 @@ impl Core {
     /// be in the network. Otherwise a slow line would be filled again and again with bytes that are no longer awaited.
     pub(crate) fn on_check(&mut self, key: PullKey) {
         let sending = self.sends.by_key.get(&key).map(|send| self.sends.running[send].copy);
-        let watermark = match sending.map(|copy| &self.copies.table[&copy]) {
+        let watermark = match sending.map(|copy| &self.copies[copy]) {
             Some(copy) if copy.is_sealed() => copy.extent.size + 1,
             Some(copy) => copy.watermark,
             None if self.sends.parked.contains_key(&key) => 0,
             None if self.sent.0.contains(&key) => u64::MAX,
             None => {
                 let refused = PeerMessage::PullRefused { transfer: key.transfer };
-                return self.send(key.to, refused, None);
+                return self.ctx.send(key.to, refused, None);
             }
         };
-        self.send(key.to, PeerMessage::Checked { transfer: key.transfer, watermark }, None);
+        self.ctx.send(key.to, PeerMessage::Checked { transfer: key.transfer, watermark }, None);
     }
 
     pub(crate) fn on_parked_timer(&mut self, key: PullKey) {
@@ -266,13 +266,13 @@ impl Core {
         if let Some(Sending { copy, key, is_cancelled, .. }) = self.sends.end(send) {
             if outcome.is_err() && !is_cancelled && self.ctx.shards.contains(key.to) {
                 // Its connection may never have been made; then the receiver cannot know.
-                self.send(key.to, PeerMessage::PullRefused { transfer: key.transfer }, None);
+                self.ctx.send(key.to, PeerMessage::PullRefused { transfer: key.transfer }, None);
             }
             if outcome.is_ok() {
                 self.sent.note(key);
             }
-            let object = self.copies.table[&copy].object;
-            self.remove_user(copy);
+            let object = self.copies[copy].object;
+            self.copies.remove_user(&mut self.ctx, copy);
             self.drop_unwanted_fetch(object);
         }
     }
@@ -287,7 +287,7 @@ impl Core {
         let again = pull.patient
             && in_vain <= DIALS_AGAIN_MAX
             && !is_cancelled
-            && !self.copies.table[&copy].doomed
+            && !self.copies[copy].doomed
             && self.ctx.shards.contains(key.to)
             && self.sends.parked.len() < PARKED_MAX;
         if !again {
@@ -297,7 +297,7 @@ impl Core {
         self.sends.park(key, Pull { in_vain, ..pull });
         let rest = DIAL_AGAIN_AFTER * (1 << pull.in_vain);
         self.ctx.timers.set(self.ctx.now + rest, Timer::Parked(key));
-        self.remove_user(copy);
+        self.copies.remove_user(&mut self.ctx, copy);
     }
 
     /// All receivers that stream from this copy must ask for another sender.
@@ -310,7 +310,7 @@ impl Core {
     /// A copy of `id` was opened: early pulls for it are served now.
     pub(crate) fn serve_parked(&mut self, id: ObjectId) {
         let Some(copy) = self.copies.live(id) else { return };
-        let edition = self.copies.table[&copy].edition;
+        let edition = self.copies[copy].edition;
         for key in self.sends.parked_for(id) {
             if self.sends.parked[&key].edition == edition {
                 let Some(pull) = self.sends.unpark(key) else { continue };

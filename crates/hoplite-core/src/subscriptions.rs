@@ -251,14 +251,14 @@ impl Core {
         }
         if first {
             self.subscribe(object);
-            self.arm_refresh();
+            self.ctx.arm_refresh();
         }
     }
 
     /// Subscribes to the object's copies at its owner.
     pub(crate) fn subscribe(&mut self, object: ObjectId) {
         let bytes_max = self.wanted_with_news(object);
-        self.ask_owner(object, DirectoryRequest::Subscribe { bytes_max }, None);
+        self.ctx.ask_owner(object, DirectoryRequest::Subscribe { bytes_max }, None);
     }
 
     /// The size up to which an object's bytes are wanted with the notification, which then ends the subscription. For
@@ -280,7 +280,7 @@ impl Core {
             let over = known.over;
             self.subscriptions.remove(object);
             if !over {
-                self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
+                self.ctx.ask_owner(object, DirectoryRequest::Unsubscribe, None);
             }
         }
     }
@@ -296,7 +296,7 @@ impl Core {
             self.departed.contains(&node) || self.subscriptions.knows_later(object, node, report.seq);
         let Some(known) = self.subscriptions.table.get_mut(&object) else {
             // Our unsubscription was lost.
-            return self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
+            return self.ctx.ask_owner(object, DirectoryRequest::Unsubscribe, None);
         };
         if is_old {
             return;
@@ -328,7 +328,7 @@ impl Core {
     pub(crate) fn on_holders(&mut self, object: ObjectId, nodes: &[NodeId]) {
         if !self.subscriptions.table.contains_key(&object) {
             // Our unsubscription was lost.
-            return self.ask_owner(object, DirectoryRequest::Unsubscribe, None);
+            return self.ctx.ask_owner(object, DirectoryRequest::Unsubscribe, None);
         }
         let nodes: BTreeSet<_> = nodes.iter().copied().collect();
         let known = self.subscriptions.copies(object).map(|(node, _)| node);
@@ -352,7 +352,7 @@ impl Core {
         let was_known = self.subscriptions.forget_copy(object, node);
         if was_known && self.subscriptions.begin_again(object) {
             self.subscribe(object);
-            self.arm_refresh();
+            self.ctx.arm_refresh();
         }
         was_known
     }
@@ -380,7 +380,7 @@ impl Core {
         let left = left - some.len();
         if left > 0 {
             self.subscriptions.telling.insert((object, news), Telling { last, left });
-            self.work_on_calls_soon();
+            self.ctx.work_on_calls_soon();
         }
         match news {
             News::Change => {

@@ -30,17 +30,17 @@ impl Core {
 
     /// An owner has accepted a copy that is complete here already, or that was given up before the verdict arrived.
     fn on_late_acceptance(&mut self, from: NodeId, id: ObjectId, edition: Edition, stamp: Stamp) {
-        match self.copies.live(id).filter(|copy| self.copies.table[copy].edition == edition) {
-            Some(copy) if self.copies.table[&copy].is_sealed() => {
+        match self.copies.live(id).filter(|copy| self.copies[*copy].edition == edition) {
+            Some(copy) if self.copies[copy].is_sealed() => {
                 self.copies.with(copy, |copy| copy.stamp = copy.stamp.max(Some(stamp)));
             }
             Some(_) => {}
             None => {
-                let seq = self.next_number();
+                let seq = self.ctx.next_number();
                 self.fetches.note_withdrawn(id, seq);
                 let request = DirectoryRequest::Withdraw { seq, edition };
                 let message = PeerMessage::Directory { origin: self.ctx.me, hops: 0, id, request };
-                self.send(from, message, None);
+                self.ctx.send(from, message, None);
             }
         }
     }
@@ -55,14 +55,14 @@ impl Core {
             Verdict::OtherKind(_) => false,
         };
         let Some(copy) = self.copies.live(id) else { return };
-        let known = &self.copies.table[&copy];
+        let known = &self.copies[copy];
         if known.public && known.edition == edition && !stands(known) {
             // The client that put it here was promised that the object stays here, whichever content it has in the end.
             let stays = known.is_sealed() && known.pinned && matches!(verdict, Verdict::Exists(_));
             // If the object is still wanted here, it is asked for anew, in any edition.
             self.drop_fetch(id);
-            self.withdraw(copy);
-            self.doom(copy);
+            self.copies.withdraw(&mut self.ctx, copy);
+            self.copies.doom(&mut self.ctx, copy);
             if stays {
                 self.on_pin(id);
             }
@@ -86,7 +86,7 @@ impl Core {
         let mut copies = self.writes.awaiting_verdict();
         copies.extend(self.slots.awaiting_verdict());
         for copy in copies {
-            let known = &self.copies.table[&copy];
+            let known = &self.copies[copy];
             if !known.doomed && of(known.object) {
                 self.ask_for_verdict(copy);
             }
@@ -116,27 +116,37 @@ impl Core {
         self.repeat_verdict_requests(|_| true);
     }
 
+    /// Reports a copy again, because the owner seems to have a different view of it.
+    pub(crate) fn announce_again(&mut self, copy: CopyId) {
+        let complete = self.is_whole(copy);
+        match self.copies[copy].stamp {
+            Some(_) => self.copies.announce(&mut self.ctx, copy, complete, false),
+            None => self.ask_for_verdict(copy),
+        }
+    }
+
     /// Announces a copy whose content no owner has accepted yet, and asks for a verdict.
     pub(crate) fn ask_for_verdict(&mut self, copy: CopyId) {
         // Our own directory answers with our sealed copy; another owner needs the bytes right away.
-        let owner = self.ctx.shards.owner(self.copies.table[&copy].object);
+        let owner = self.ctx.shards.owner(self.copies[copy].object);
         let complete = self.writes.is_written(copy) && owner != self.ctx.me;
-        self.announce(copy, complete, true);
+        self.copies.announce(&mut self.ctx, copy, complete, true);
         self.expect_verdict_from(copy, owner);
-        self.arm_refresh();
+        self.ctx.arm_refresh();
     }
 
     /// Asks the target's owner for the right to make it.
     pub(crate) fn claim_target(&mut self, number: u64) {
-        self.directory.no_longer_fresh();
-        let seq = self.next_number();
+        self.ctx.is_fresh = false;
+        let seq = self.ctx.next_number();
         let claim = self.claim_of(number);
         let Some(target) = self.reductions.get(&number).map(|reduction| reduction.target()) else { return };
-        let owner = self.ctx.ask_owner(target, DirectoryRequest::Claim { seq, claim }, None);
+        let owner = self.ctx.shards.owner(target);
+        self.ctx.ask_owner(target, DirectoryRequest::Claim { seq, claim }, None);
         if let Some(reduction) = self.reductions.get_mut(&number) {
             reduction.expect_verdict_from(owner);
         }
-        self.arm_refresh();
+        self.ctx.arm_refresh();
     }
 
     /// Our claims to this target were reported to `node`: it is the owner by now.
@@ -154,7 +164,7 @@ impl Core {
         let Some(number) = found else {
             // The reduction is over; the owner need not reserve the target for it.
             if matches!(verdict, Verdict::Accepted(_)) {
-                self.ask_owner(id, DirectoryRequest::ReleaseClaim { claim, made: false }, None);
+                self.ctx.ask_owner(id, DirectoryRequest::ReleaseClaim { claim, made: false }, None);
             }
             return;
         };

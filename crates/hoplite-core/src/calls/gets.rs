@@ -15,7 +15,7 @@ impl Core {
         match self.pending(client, call) {
             Some(Pending::Get { .. }) => {
                 let copy = self.copies.sealed(object).expect("told because it is sealed");
-                let view = self.view(client, copy);
+                let view = self.copies.view(&mut self.ctx, client, copy);
                 self.finish_call(client, call, view);
             }
             Some(Pending::Create(_)) => self.try_create(client, call),
@@ -49,7 +49,7 @@ impl Core {
     pub(super) fn serve_partial_get(&mut self, client: ClientId, call: u64, object: ObjectId) {
         let Some(copy) = self.copies.live(object) else { return };
         if matches!(self.pending(client, call), Some(Pending::Get { partial: true, .. })) {
-            let view = self.view(client, copy);
+            let view = self.copies.view(&mut self.ctx, client, copy);
             self.finish_call(client, call, view);
         }
     }

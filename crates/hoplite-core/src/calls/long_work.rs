@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use std::time::Duration;
 
 use hoplite_types::client::Gauge;
 use hoplite_types::peer::PeerMessage;
@@ -25,9 +24,6 @@ use crate::Core;
 
 /// Steps of one turn: a millisecond's work or two.
 pub(crate) const STEPS_PER_TURN: usize = 1024;
-
-/// Pause between two turns.
-const PAUSE: Duration = Duration::from_micros(100);
 
 /// Limit of watched objects, each counted once per watcher here: half a kilobyte each, with the owner's reports.
 const WATCHED_MAX: usize = 1 << 21;
@@ -112,7 +108,7 @@ impl Core {
         if some < count {
             self.long_work.to_watch += count - some;
             self.long_work.watch.push_back((watcher, some));
-            self.work_on_calls_soon();
+            self.ctx.work_on_calls_soon();
         }
         self.watch_places(watcher, 0..some);
     }
@@ -151,7 +147,7 @@ impl Core {
         self.unwatch_last(watcher, &mut ids);
         if !ids.is_empty() {
             self.long_work.unwatch.push_back((watcher, ids));
-            self.work_on_calls_soon();
+            self.ctx.work_on_calls_soon();
         }
     }
 
@@ -190,40 +186,40 @@ impl Core {
             self.forget_gone_copies(STEPS_PER_TURN);
         }
         if self.subscriptions.has_gone() {
-            self.work_on_calls_soon();
-        }
-    }
-
-    pub(crate) fn work_on_calls_soon(&mut self) {
-        if !self.ctx.timers.is_set(Timer::LongWork) {
-            self.ctx.timers.set(self.ctx.now + PAUSE, Timer::LongWork);
+            self.ctx.work_on_calls_soon();
         }
     }
 
     /// A turn of each kind of work, each for the next client in line.
     pub(crate) fn work_on_calls(&mut self) {
-        self.forget_some();
-        self.forget_gone_copies(STEPS_PER_TURN);
-        self.tell_next_watchers();
-        self.give_some();
-        self.go_on_some();
-        self.continue_space_waiters();
-        self.fail_next();
-        self.tell_next_lost();
-        self.unwatch_some();
-        self.watch_some();
-        self.prefetch_some();
-        let wants = self.fetches.next_failing().is_some() || self.space_waiters.has_more();
+        let turns: [fn(&mut Core); 11] = [
+            Core::forget_some,
+            |core| core.forget_gone_copies(STEPS_PER_TURN),
+            Core::tell_next_watchers,
+            Core::give_some,
+            Core::go_on_some,
+            Core::continue_space_waiters,
+            Core::fail_next,
+            Core::tell_next_lost,
+            Core::unwatch_some,
+            Core::watch_some,
+            Core::prefetch_some,
+        ];
+        for turn in turns {
+            turn(self);
+            self.hand_on_notices();
+        }
+        let wants = self.fetches.next_failing().is_some() || self.copies.has_more_waiters();
         let watched = self.subscriptions.has_gone() || self.subscriptions.is_telling();
         if !self.long_work.is_empty() || wants || watched {
-            self.work_on_calls_soon();
+            self.ctx.work_on_calls_soon();
         }
     }
 
     /// More calls wait for this object than can get it at once.
     pub(crate) fn satisfy_later(&mut self, object: ObjectId) {
         self.long_work.give.insert(object);
-        self.work_on_calls_soon();
+        self.ctx.work_on_calls_soon();
     }
 
     fn give_some(&mut self) {
@@ -238,7 +234,7 @@ impl Core {
     /// More puts and gets wait for the change of the copy here than can continue at once.
     pub(crate) fn go_on_soon(&mut self, object: ObjectId) {
         self.long_work.go_on.insert(object);
-        self.work_on_calls_soon();
+        self.ctx.work_on_calls_soon();
     }
 
     fn go_on_some(&mut self) {
@@ -260,7 +256,7 @@ impl Core {
     /// More calls wait for this object than can be notified of its loss at once.
     pub(crate) fn tell_lost_later(&mut self, object: ObjectId, last: Want) {
         self.long_work.lost.insert(object, last);
-        self.work_on_calls_soon();
+        self.ctx.work_on_calls_soon();
     }
 
     fn tell_next_lost(&mut self) {
@@ -298,7 +294,7 @@ impl Core {
         }
         for id in some.into_iter().rev() {
             // To ourselves too: messages to ourselves are handled like any other.
-            nodes.iter().for_each(|&node| self.send(node, PeerMessage::Prefetch { id }, None));
+            nodes.iter().for_each(|&node| self.ctx.send(node, PeerMessage::Prefetch { id }, None));
         }
     }
 
@@ -316,15 +312,10 @@ impl Core {
             self.abandon_write(copy);
         }
         while left > 0 {
-            let views = self.clients.get_mut(&client).map(|known| &mut known.views);
-            let Some((copy, count)) = views.and_then(|views| views.pop_first()) else { break };
+            if !self.copies.release_next_views(&mut self.ctx, client) {
+                break;
+            }
             left -= 1;
-            let object = self.copies.with(copy, |copy| {
-                copy.views -= count;
-                copy.object
-            });
-            self.try_free(copy);
-            self.drop_unwanted_fetch(object);
         }
         match left > 0 {
             true => drop(self.clients.remove(&client)),

@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use hoplite_types::client::{Gauge, Reply, Request};
 use hoplite_types::peer::DirectoryRequest;
-use hoplite_types::{limits, Blob, CopyId, Error, ErrorKind, Header, NodeId, ObjectId};
+use hoplite_types::{limits, Blob, Error, ErrorKind, Header, NodeId, ObjectId};
 
 pub(crate) use long_work::{LongWork, STEPS_PER_TURN};
 
+use crate::copies::SpaceWaiter;
 use crate::fetch::Want;
 use crate::io::ClientId;
 use crate::puts::Creation;
-use crate::space_waiters::SpaceWaiter;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
@@ -77,7 +77,6 @@ struct Call {
 /// The state of a client connection.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
-    pub views: BTreeMap<CopyId, u32>,
     /// The number of its open calls.
     calls: usize,
 }
@@ -171,7 +170,7 @@ impl Core {
                 self.want(id, Want::Call(client, call));
                 self.serve_partial_get(client, call, id);
             }
-            Request::Release { copy } => self.release_view(client, copy),
+            Request::Release { copy } => self.copies.release_view(&mut self.ctx, client, copy),
             Request::Delete { ids, timeout_ms } => self.on_delete(client, call, ids, timeout_ms),
             Request::Reduce { target, sources, num_objects, op, order, timeout_ms, to_sources } => {
                 let ask = crate::reduce::Request { target, sources, k: num_objects, op, order, to_sources };
@@ -183,11 +182,11 @@ impl Core {
             }
             Request::Prefetch { ids, nodes } => self.on_prefetch_call(client, call, ids, nodes),
             Request::Locate { id, timeout_ms } => {
-                let token = self.next_number();
+                let token = self.ctx.next_number();
                 self.open_call(client, call, timeout_ms, Pending::Locate { id, token });
                 self.calls.tokens.insert(token, (client, call));
-                self.ask_owner(id, DirectoryRequest::Locate { token }, None);
-                self.arm_refresh();
+                self.ctx.ask_owner(id, DirectoryRequest::Locate { token }, None);
+                self.ctx.arm_refresh();
             }
             Request::Status => {
                 let status = self.status();
@@ -291,12 +290,12 @@ impl Core {
             Pending::Create(Creation { id, payload, .. }) => {
                 self.calls.payload_bytes -= payload.map_or(0, |payload| payload.0.len());
                 self.unwant(id, Want::Call(client, call));
-                self.space_waiters.leave(SpaceWaiter::Create { object: id, client, call });
+                self.copies.end_wait_for_space(SpaceWaiter::Create { object: id, client, call });
             }
             Pending::Get { id, .. } => self.unwant(id, Want::Call(client, call)),
             Pending::DuplicatePut { id, .. } => {
                 self.unwant(id, Want::Call(client, call));
-                self.drop_spare(client, call);
+                self.copies.drop_spare(&mut self.ctx, client, call);
             }
             Pending::Delete(deletion) => {
                 for token in deletion.tokens() {

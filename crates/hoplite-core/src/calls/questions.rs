@@ -58,7 +58,7 @@ impl Core {
         self.open_call(client, call, timeout_ms, Pending::Delete(deletion));
         self.calls.deleting.push_back((client, call));
         self.ask_due_questions();
-        self.arm_refresh();
+        self.ctx.arm_refresh();
     }
 
     /// Asks the next few of the questions that are due. Any number of ids may be deleted, and any number of gets may
@@ -70,7 +70,7 @@ impl Core {
             let Some(token) = self.calls.due.pop_first() else { break };
             left -= 1;
             if let Some((id, request)) = self.calls.question(token) {
-                self.ask_owner(id, request, None);
+                self.ctx.ask_owner(id, request, None);
             }
         }
         // Calls take turns: a short one does not wait for a long one.
@@ -88,13 +88,13 @@ impl Core {
 
     /// Asks for the next id of the call; returns whether it may ask for more.
     fn delete_next(&mut self, client: ClientId, call: u64) -> bool {
-        let token = self.next_number();
+        let token = self.ctx.next_number();
         let Some(deletion) = self.calls.deletion(client, call) else { return false };
         let Some(id) = deletion.unasked.pop_front() else { return false };
         deletion.unanswered.insert(token, id);
         let more = deletion.may_ask();
         self.calls.tokens.insert(token, (client, call));
-        self.ask_owner(id, DirectoryRequest::Delete { token }, None);
+        self.ctx.ask_owner(id, DirectoryRequest::Delete { token }, None);
         more
     }
 

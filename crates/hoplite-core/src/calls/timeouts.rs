@@ -4,10 +4,10 @@ use hoplite_types::client::Reply;
 use hoplite_types::ErrorKind;
 
 use super::Pending;
+use crate::copies::SpaceWaiter;
 use crate::fetch::Want;
 use crate::io::ClientId;
 use crate::puts::Creation;
-use crate::space_waiters::SpaceWaiter;
 use crate::Core;
 
 impl Core {
@@ -31,7 +31,7 @@ impl Core {
                 ErrorKind::TimedOut,
                 format!("{me}: {id} was still on its way here after {waited}: {}", self.fetch_diagnostics(*id)),
             ),
-            Pending::Create(Creation { id, .. }) if !self.space_waiters.has(put_of(*id)) => (
+            Pending::Create(Creation { id, .. }) if !self.copies.waits_for_space(put_of(*id)) => (
                 ErrorKind::TimedOut,
                 format!("{me}: {id} was in the way of its own put for {waited}: {}", self.fetch_diagnostics(*id)),
             ),
@@ -39,12 +39,12 @@ impl Core {
                 ErrorKind::StoreFull,
                 format!(
                     "{me}: no room for {id} ({size} bytes) within {waited}: {} of {} bytes in use",
-                    self.copies.arena.used(),
-                    self.copies.arena.bytes()
+                    self.copies.used_bytes(),
+                    self.copies.store_bytes()
                 ),
             ),
             Pending::Seal => {
-                let object = self.writes.sealed_by(client, call).map(|copy| self.copies.table[&copy].object);
+                let object = self.writes.sealed_by(client, call).map(|copy| self.copies[copy].object);
                 let what = object.map_or("the object".to_owned(), |id| id.to_string());
                 let owner = object.map_or(me, |id| self.ctx.shards.owner(id));
                 let message = format!(

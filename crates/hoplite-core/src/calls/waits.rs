@@ -113,7 +113,7 @@ impl Core {
     fn poll_owners(&mut self, client: ClientId, call: u64, ids: &[ObjectId]) {
         let last: BTreeMap<NodeId, ObjectId> =
             ids.iter().map(|&id| (self.ctx.shards.owner(id), id)).collect();
-        let questions: Vec<_> = last.into_values().map(|id| (self.next_number(), id)).collect();
+        let questions: Vec<_> = last.into_values().map(|id| (self.ctx.next_number(), id)).collect();
         let unanswered = questions.iter().map(|&(token, _)| token).collect();
         let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
         let Pending::Wait { poll: Some(poll), .. } = &mut state.pending else { return };
@@ -121,7 +121,7 @@ impl Core {
         self.ctx.timers.set(self.ctx.now + POLL_TIME, Timer::Call(client, call));
         for (token, id) in questions {
             self.calls.tokens.insert(token, (client, call));
-            self.ask_owner(id, DirectoryRequest::Locate { token }, None);
+            self.ctx.ask_owner(id, DirectoryRequest::Locate { token }, None);
         }
     }
 

@@ -315,7 +315,7 @@ impl Directory {
             scope: pull.scope,
             shards: pull.shards.iter().filter(is_open).map(query).collect(),
             from: pull.next,
-            fresh: self.is_fresh,
+            fresh: ctx.is_fresh,
             clock: ctx.clock.read(ctx.now),
         };
         let due = (ctx.now + pull.timeout).min(pull.heard + GIVE_UP_AFTER);

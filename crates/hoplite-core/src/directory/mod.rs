@@ -75,8 +75,6 @@ pub(crate) struct Directory {
     forwarded: Forwarded,
     sweeps: Sweeps,
     released: Released,
-    /// This node has just started, and had no objects before.
-    is_fresh: bool,
     /// Count of requests that were dropped because they went round among nodes that do not agree on their owner.
     undeliverable: u64,
 }
@@ -92,7 +90,7 @@ impl Directory {
     pub fn joining(me: NodeId) -> Self {
         let owned = Shard::all().map(|shard| (shard, OwnedShard::recovering())).collect();
         let pulls = InventoryPulls::of_joiner();
-        let mut new = Directory { owned, is_fresh: true, pulls, ..Directory::default() };
+        let mut new = Directory { owned, pulls, ..Directory::default() };
         Shard::all().for_each(|shard| new.await_word_of(me, shard));
         new
     }
@@ -104,11 +102,6 @@ impl Directory {
         owned.into_iter().for_each(|shard| self.on_heard(ctx, shard, me));
         self.pulls.on_members_known();
         self.pull_more(ctx);
-    }
-
-    /// From now on there may be objects here, or claims to some.
-    pub fn no_longer_fresh(&mut self) {
-        self.is_fresh = false;
     }
 
     /// The number of entries (of objects that exist or are waited for), and of tombstones.
@@ -258,7 +251,7 @@ impl Directory {
     /// about to go, and its bytes may not be sent.
     fn small_to_send(&self, local: &Copies, id: ObjectId) -> Option<CopyId> {
         let copy = local.small_sealed(id)?;
-        let edition = local.table[&copy].edition;
+        let edition = local[copy].edition;
         let mut holders = self.entry(id)?.holders.iter();
         holders.any(|(_, held)| held.complete && held.edition == edition).then_some(copy)
     }

@@ -160,7 +160,7 @@ impl Directory {
         // Only with one of the reports: that of the copy that was put. That copy's node has the bytes itself.
         let wanted = bytes_max.is_some_and(|most| report.size <= most);
         let carries = wanted && report.complete && report.pinned && ![node, ctx.me].contains(&subscriber);
-        let is_it = |copy: &CopyId| local.table[copy].edition == report.edition;
+        let is_it = |copy: &CopyId| local[*copy].edition == report.edition;
         let attach = self.small_to_send(local, id).filter(|copy| carries && is_it(copy));
         let answer = DirectoryAnswer::Copy { node, report, payload: None };
         ctx.send(subscriber, PeerMessage::Answer { id, answer }, attach);

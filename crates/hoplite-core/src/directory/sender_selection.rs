@@ -162,7 +162,7 @@ impl Directory {
         ask: u64,
         copy: CopyId,
     ) {
-        let held = &local.table[&copy];
+        let held = &local[copy];
         let (edition, size, header, stamp) =
             (held.edition, held.extent.size, held.header.clone(), held.stamp);
         ctx.links.on_answer(ctx.now, size);

@@ -7,8 +7,8 @@ use hoplite_types::peer::DirectoryRequest;
 use hoplite_types::ObjectId;
 
 use super::{Early, Fetch, State};
+use crate::copies::SpaceWaiter;
 use crate::shards::ShardSet;
-use crate::space_waiters::SpaceWaiter;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
@@ -40,7 +40,7 @@ impl Core {
     }
 
     pub(super) fn ask_for_sender(&mut self, object: ObjectId) {
-        let ask = self.next_number();
+        let ask = self.ctx.next_number();
         if let Some(fetch) = self.fetches.running.get_mut(&object) {
             fetch.ask = ask;
             let before = std::mem::replace(&mut fetch.state, State::Asking);
@@ -61,8 +61,8 @@ impl Core {
         }
         let (ask, failed) = (fetch.ask, fetch.failed);
         let have = self.copies.live_copy(object).map(|copy| copy.edition);
-        self.ask_owner(object, DirectoryRequest::Ask { ask, have, failed }, None);
-        self.arm_refresh();
+        self.ctx.ask_owner(object, DirectoryRequest::Ask { ask, have, failed }, None);
+        self.ctx.arm_refresh();
     }
 
     pub(crate) fn has_open_asks(&self) -> bool {
@@ -92,7 +92,7 @@ impl Core {
             fetch.state = State::NoSpace;
             self.watch(object, Watcher::Fetch);
         }
-        self.wait_for_space(SpaceWaiter::Fetch { object }, size);
+        self.copies.wait_for_space(&mut self.ctx, SpaceWaiter::Fetch { object }, size);
     }
 
     /// There is space for a fetch that had none: it asks anew, because the object's copies may have changed since.
@@ -107,7 +107,7 @@ impl Core {
         let Some(fetch) = self.fetches.running.get_mut(&object).filter(|fetch| fetch.ask == ask) else {
             if self.copies.live(object).is_none() {
                 // Our cancellation of the ask was lost.
-                self.ask_owner(object, DirectoryRequest::CancelAsk { ask }, None);
+                self.ctx.ask_owner(object, DirectoryRequest::CancelAsk { ask }, None);
             }
             return;
         };

@@ -31,9 +31,9 @@ use hoplite_types::{NodeId, ObjectId, TransferId};
 
 use crate::calls::Pending;
 use crate::copies::Phase;
+use crate::copies::SpaceWaiter;
 use crate::io::ClientId;
 use crate::repeats::Repeats;
-use crate::space_waiters::SpaceWaiter;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
@@ -114,15 +114,13 @@ pub(crate) struct Fetches {
     /// Nodes that sent us several streams at a time, until the last of these is over: the rate of each says little of
     /// the link.
     sharing: BTreeSet<NodeId>,
-    /// Objects to be pinned here once they have arrived. Each of them is wanted, if only for that.
-    pins: BTreeSet<ObjectId>,
     prefetches_left_out: u64,
 }
 
 impl Fetches {
-    /// Whether too many objects are wanted to prefetch this one. An object to be pinned is fetched all the same.
-    fn has_no_space_for(&self, object: ObjectId) -> bool {
-        self.wants.len() >= PREFETCH_WANTS_MAX && !self.pins.contains(&object)
+    /// Whether too many objects are wanted to prefetch more.
+    fn are_many(&self) -> bool {
+        self.wants.len() >= PREFETCH_WANTS_MAX
     }
 
     pub fn gauge(&self) -> Gauge {
@@ -216,7 +214,8 @@ impl Core {
     /// Registers a want of `object`. It is answered through `satisfy_wants` or `fail_wants`, perhaps before this
     /// returns.
     pub(crate) fn want(&mut self, object: ObjectId, want: Want) {
-        if want == Want::Prefetch && self.fetches.has_no_space_for(object) {
+        // An object to be pinned is fetched all the same.
+        if want == Want::Prefetch && self.fetches.are_many() && !self.copies.has_pin(object) {
             self.fetches.prefetches_left_out += 1;
             return;
         }
@@ -272,13 +271,13 @@ impl Core {
             return;
         }
         let Some(copy) = self.copies.live(object) else { return self.drop_fetch(object) };
-        let partial = &self.copies.table[&copy];
+        let partial = &self.copies[copy];
         match partial.phase {
             Phase::Received(None) if partial.views == 0 && partial.users == 0 => {
                 // Half a copy that nobody wants only takes space.
                 self.drop_fetch(object);
-                self.withdraw(copy);
-                self.doom(copy);
+                self.copies.withdraw(&mut self.ctx, copy);
+                self.copies.doom(&mut self.ctx, copy);
             }
             Phase::Received(_) => {}
             // The object arrived without this fetch.
@@ -315,10 +314,10 @@ impl Core {
         if let Some(fetch) = self.fetches.running.remove(&object) {
             match fetch.state {
                 State::Asking => {
-                    self.ask_owner(object, DirectoryRequest::CancelAsk { ask: fetch.ask }, None);
+                    self.ctx.ask_owner(object, DirectoryRequest::CancelAsk { ask: fetch.ask }, None);
                 }
                 State::NoSpace => {
-                    self.space_waiters.leave(SpaceWaiter::Fetch { object });
+                    self.copies.end_wait_for_space(SpaceWaiter::Fetch { object });
                     self.unwatch(object, Watcher::Fetch);
                 }
                 State::Resting => self.ctx.timers.clear(Timer::AskAgain(object)),

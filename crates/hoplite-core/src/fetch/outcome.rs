@@ -104,7 +104,7 @@ impl Core {
             self.fail_want(object, want, kind, &message);
         }
         if self.fetches.failing.contains_key(&object) {
-            self.work_on_calls_soon();
+            self.ctx.work_on_calls_soon();
         }
     }
 
@@ -173,15 +173,15 @@ impl Core {
     /// The owner pins the object to this node; if the object is not here yet, it is fetched.
     pub(crate) fn on_pin(&mut self, object: ObjectId) {
         match self.copies.sealed(object) {
-            Some(copy) if self.copies.table[&copy].pinned => {}
+            Some(copy) if self.copies[copy].pinned => {}
             Some(copy) => {
                 self.copies.with(copy, |copy| copy.pinned = true);
-                self.announce(copy, true, false);
+                self.copies.announce(&mut self.ctx, copy, true, false);
                 // If we are leaving, it is to be pinned elsewhere.
                 self.hand_over(copy, object);
             }
             None => {
-                self.fetches.pins.insert(object);
+                self.copies.add_pin(object);
                 self.want(object, Want::Prefetch);
                 // The object has been wanted here for longer than there has been space for it.
                 if self.fetches.running.get(&object).is_some_and(|fetch| fetch.state == State::NoSpace) {
@@ -189,10 +189,5 @@ impl Core {
                 }
             }
         }
-    }
-
-    /// A copy is complete: returns whether it is to be pinned.
-    pub(crate) fn take_pin(&mut self, object: ObjectId) -> bool {
-        self.fetches.pins.remove(&object)
     }
 }

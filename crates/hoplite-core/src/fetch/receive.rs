@@ -5,7 +5,7 @@ use hoplite_types::{Blob, CopyId, Edition, ErrorKind, Header, NodeId, ObjectId, 
 
 use super::stalls::Check;
 use super::State;
-use crate::copies::{Copy, NewCopy, Phase};
+use crate::copies::{Copy, Incoming, NewCopy, Phase};
 use crate::io::{Broken, Event, FoldId, Output};
 use crate::Core;
 
@@ -53,8 +53,8 @@ impl Core {
         self.on_prefetch_size_known(object, size);
         match self.copy_to_receive(object, content) {
             Some(copy) => self.receive(object, copy, sender),
-            None if !self.copies.arena.could_hold(size) => {
-                self.withdraw_edition(object, edition);
+            None if !self.copies.could_hold(size) => {
+                self.copies.withdraw_edition(&mut self.ctx, object, edition);
                 self.refuse_pin(object);
                 let kind = ErrorKind::StoreFull;
                 let message =
@@ -68,7 +68,7 @@ impl Core {
 
     /// There is no space for the object now: the fetch waits for space, then asks again.
     fn put_off_for_space(&mut self, object: ObjectId, edition: Edition, size: u64) {
-        self.withdraw_edition(object, edition);
+        self.copies.withdraw_edition(&mut self.ctx, object, edition);
         self.refuse_parked(object);
         self.refuse_pin(object);
         self.wait_for_space_to_fetch(object, size);
@@ -76,8 +76,8 @@ impl Core {
 
     /// The object was to be pinned here, and will not be: its owner must choose another node.
     pub(super) fn refuse_pin(&mut self, object: ObjectId) {
-        if self.fetches.pins.remove(&object) {
-            self.ask_owner(object, DirectoryRequest::PinRefused, None);
+        if self.copies.take_pin(object) {
+            self.ctx.ask_owner(object, DirectoryRequest::PinRefused, None);
         }
     }
 
@@ -93,13 +93,13 @@ impl Core {
             // Our newer ask corrects it.
             _ if asking.is_some() => {}
             Some(copy) if self.is_public(copy, edition) => self.announce_again(copy),
-            _ => self.withdraw_edition(object, edition),
+            _ => self.copies.withdraw_edition(&mut self.ctx, object, edition),
         }
         false
     }
 
     fn is_public(&self, copy: CopyId, edition: Edition) -> bool {
-        let known = &self.copies.table[&copy];
+        let known = &self.copies[copy];
         known.public && known.edition == edition
     }
 
@@ -107,16 +107,19 @@ impl Core {
     fn copy_to_receive(&mut self, object: ObjectId, content: Content) -> Option<CopyId> {
         let Content { edition, size, header, stamp } = content;
         if let Some(copy) = self.copies.live(object) {
-            let known = &self.copies.table[&copy];
+            let known = &self.copies[copy];
             if known.edition == edition && known.extent.size == size {
                 return Some(copy);
             }
             // Another edition: bytes never mix. The fetch itself stays.
-            self.doom(copy);
+            self.copies.doom(&mut self.ctx, copy);
         }
         let phase = Phase::Received(None);
         let (pinned, public, claim) = (false, true, None);
-        self.open_copy(NewCopy { object, edition, size, header, phase, pinned, public, stamp, claim })
+        self.copies.open(
+            &mut self.ctx,
+            NewCopy { object, edition, size, header, phase, pinned, public, stamp, claim },
+        )
     }
 
     fn receive(&mut self, object: ObjectId, copy: CopyId, sender: NodeId) {
@@ -131,7 +134,6 @@ impl Core {
             fetch.tried += 1;
             fetch.lost = false;
         }
-        self.on_opened(object);
     }
 
     /// Starts a transfer into `copy` from `from`, where the object is named `id`, from the copy's watermark on.
@@ -142,15 +144,15 @@ impl Core {
         id: ObjectId,
         patient: bool,
     ) -> TransferId {
-        let transfer = TransferId(self.next_number());
+        let transfer = TransferId(self.ctx.next_number());
         let (edition, offset) = self.copies.with(copy, |copy| {
-            copy.phase = Phase::Received(Some(transfer));
+            copy.phase = Phase::Received(Some(Incoming { transfer, from }));
             copy.users += 1;
             (copy.edition, copy.watermark)
         });
         self.fetches.begin_transfer(transfer, Transfer::new(from, Feeds::Copy(copy)));
         self.ctx.out.push_back(Output::Receive { transfer, from, copy, offset });
-        self.send(from, PeerMessage::Pull { transfer, id, edition, offset, patient }, None);
+        self.ctx.send(from, PeerMessage::Pull { transfer, id, edition, offset, patient }, None);
         transfer
     }
 
@@ -171,7 +173,7 @@ impl Core {
         self.on_prefetch_size_known(object, size);
         if let Some(partial) = self.copies.live(object) {
             // The new copy is written in one piece. The partial one stays for those who view it.
-            self.doom(partial);
+            self.copies.doom(&mut self.ctx, partial);
         }
         match self.copy_to_receive(object, content) {
             Some(copy) => {
@@ -181,8 +183,7 @@ impl Core {
                 }
                 // The ask is answered; there is nothing to cancel.
                 self.fetches.running.remove(&object);
-                self.seal_copy(copy, Seal::default());
-                self.on_opened(object);
+                self.copies.seal(&mut self.ctx, copy, Seal::default());
             }
             None => self.put_off_for_space(object, edition, size),
         }
@@ -195,8 +196,8 @@ impl Core {
         from == self.ctx.shards.owner(object)
             && ask > self.last_inventory.max(withdrew)
             && self.copies.live(object).is_none()
-            && !self.fetches.pins.contains(&object)
-            && self.leaving.is_none()
+            && !self.copies.has_pin(object)
+            && !self.ctx.is_leaving
     }
 
     pub(crate) fn on_receive_ended(
@@ -208,7 +209,7 @@ impl Core {
         let Some(Transfer { from, feeds: Feeds::Copy(id), .. }) = self.fetches.end_transfer(transfer) else {
             return;
         };
-        let before = self.copies.table[&id].watermark;
+        let before = self.copies[id].watermark;
         let (object, doomed, within) = self.copies.with(id, |copy| {
             copy.watermark = watermark;
             copy.upstream = None;
@@ -219,9 +220,9 @@ impl Core {
         });
         match outcome {
             _ if doomed => self.fetch_anew(object, transfer),
-            Ok(seal) => self.seal_copy(id, seal),
+            Ok(seal) => self.copies.seal(&mut self.ctx, id, seal),
             Err(Broken) => {
-                let size = self.copies.table[&id].extent.size;
+                let size = self.copies[id].extent.size;
                 let event = Event::TransferBroken { transfer, from, bytes: watermark, size };
                 self.ctx.out.push_back(Output::Event(event));
                 if let Some(fetch) = self.fetches.running.get_mut(&object) {
@@ -240,7 +241,7 @@ impl Core {
         if let Some(whole) = within.filter(|_| !doomed) {
             self.on_part_ended(whole);
         }
-        self.remove_user(id);
+        self.copies.remove_user(&mut self.ctx, id);
         self.drop_unwanted_fetch(object);
     }
 
@@ -266,7 +267,7 @@ impl Core {
     pub(crate) fn on_ask_again(&mut self, object: ObjectId, edition: Edition, sender: NodeId) {
         let meant = |copy: &&Copy| copy.edition == edition && copy.upstream == Some(sender);
         let copy = self.copies.live_copy(object).filter(meant);
-        if let Some(Phase::Received(Some(transfer))) = copy.map(|copy| copy.phase) {
+        if let Some(Phase::Received(Some(Incoming { transfer, .. }))) = copy.map(|copy| copy.phase) {
             self.on_pull_refused(transfer);
         }
     }

@@ -37,7 +37,7 @@ impl Core {
         if let Some(stalled) = self.fetches.transfers.get_mut(&transfer) {
             stalled.check = Some(Check { watermark, answer: None, strikes });
         }
-        self.send(from, PeerMessage::Check { transfer }, None);
+        self.ctx.send(from, PeerMessage::Check { transfer }, None);
     }
 
     /// The number of strikes after which a sender is given up. It doubles with each sender given up at the same byte:
@@ -45,7 +45,7 @@ impl Core {
     fn patience(&self, feeds: Feeds, watermark: u64) -> u32 {
         let in_a_row = match feeds {
             Feeds::Copy(copy) => {
-                let fetch = self.fetches.running.get(&self.copies.table[&copy].object);
+                let fetch = self.fetches.running.get(&self.copies[copy].object);
                 fetch.map_or(0, |fetch| if fetch.given_up.1 == watermark { fetch.given_up.0 } else { 0 })
             }
             Feeds::Fold(fold) => self.attempt_of_fold(fold),
@@ -55,7 +55,7 @@ impl Core {
 
     fn give_up(&mut self, transfer: TransferId, feeds: Feeds, watermark: u64) {
         if let Feeds::Copy(copy) = feeds {
-            let object = self.copies.table[&copy].object;
+            let object = self.copies[copy].object;
             if let Some(fetch) = self.fetches.running.get_mut(&object) {
                 let in_a_row = if fetch.given_up.1 == watermark { fetch.given_up.0 } else { 0 };
                 fetch.given_up = (in_a_row + 1, watermark);

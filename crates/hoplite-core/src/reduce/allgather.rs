@@ -29,38 +29,41 @@ impl Slots {
 impl Core {
     /// Opens the target and its windows; nothing if there is not space for all of them.
     pub(super) fn open_target(&mut self, key: SlotKey, assignment: &SlotAssignment) -> Option<CopyId> {
-        let target = self.open_copy(NewCopy {
-            object: assignment.out,
-            edition: assignment.edition,
-            size: assignment.size,
-            header: assignment.header.clone(),
-            phase: Phase::Gathered,
-            // No node may stream from it while its parts arrive; whether it is pinned is known when it is sealed.
-            pinned: false,
-            public: true,
-            stamp: Some(assignment.stamp),
-            claim: Some(assignment.claim),
-        })?;
+        let target = self.copies.open(
+            &mut self.ctx,
+            NewCopy {
+                object: assignment.out,
+                edition: assignment.edition,
+                size: assignment.size,
+                header: assignment.header.clone(),
+                phase: Phase::Gathered,
+                // No node may stream from it while its parts arrive; whether it is pinned is known when it is sealed.
+                pinned: false,
+                public: true,
+                stamp: Some(assignment.stamp),
+                claim: Some(assignment.claim),
+            },
+        )?;
         let (reduction, _) = key;
         let window = |part: &Child| (ObjectId::target_part(reduction, part.slot), part.edition);
         let windows = assignment.children.iter().map(window).collect();
         let part_bytes = assignment.part_bytes.expect("it is put together from parts");
-        if self.open_windows(target, part_bytes, windows) {
+        if self.copies.open_windows(&mut self.ctx, target, part_bytes, windows) {
             return Some(target);
         }
-        self.doom(target);
+        self.copies.doom(&mut self.ctx, target);
         None
     }
 
     /// The striped allreduce that this copy is a part of, if any: all of its streams that leave here go to the same
     /// neighbour.
     pub(crate) fn stripes_of(&self, copy: CopyId) -> Option<ReductionId> {
-        let part = &self.copies.table[&copy];
+        let part = &self.copies[copy];
         let written = part.within.unwrap_or(copy);
         let key @ (reduction, _) = self.slots.key_of(written)?;
         let running = &self.slots.running[&key];
         let whole = part.within.or_else(|| self.copies.live(running.assignment.sources.first()?.id))?;
-        (part.extent.size < self.copies.table[&whole].extent.size).then_some(reduction)
+        (part.extent.size < self.copies[whole].extent.size).then_some(reduction)
     }
 
     /// The target is open: every part is pulled from the node that the coordinator named.
@@ -71,14 +74,10 @@ impl Core {
         self.drop_fetch(out);
         // Its owner must know every node that may seal it, so that a deletion reaches all of them.
         self.ask_for_verdict(target);
-        let windows = self.copies.table[&target].windows.clone();
+        let windows = self.copies[target].windows.clone();
         let me = self.ctx.me;
         for (&window, part) in windows.iter().zip(&parts).filter(|(_, part)| part.node != me) {
             self.pull_into(window, part.node, part.id, true);
-        }
-        for window in windows {
-            let object = self.copies.table[&window].object;
-            self.serve_parked(object);
         }
         self.begin_local_parts(key);
     }
@@ -91,14 +90,14 @@ impl Core {
             return;
         };
         let (op, dtype, target) = (assignment.op, assignment.dtype, *target);
-        let parts = self.copies.table[&target].windows.iter().zip(&assignment.children);
+        let parts = self.copies[target].windows.iter().zip(&assignment.children);
         let idle = parts.filter(|(window, part)| part.node == self.ctx.me && self.is_idle(**window));
         let here = idle.filter_map(|(&window, part)| {
             let sum = self.copies.live(part.id)?;
-            (self.copies.table[&sum].edition == part.edition).then_some((window, sum))
+            (self.copies[sum].edition == part.edition).then_some((window, sum))
         });
         for (window, sum) in here.collect::<Vec<_>>() {
-            self.add_user(sum);
+            self.copies.add_user(&mut self.ctx, sum);
             let rule = FoldRule { op, dtype, offset: 0, divide_by: None, open: false };
             self.start_fold(FoldFor::Part, window, rule, vec![sum], &[]);
         }
@@ -106,14 +105,14 @@ impl Core {
 
     /// Neither complete nor arriving.
     fn is_idle(&self, window: CopyId) -> bool {
-        matches!(self.copies.table[&window].phase, Phase::Received(None) | Phase::Folded(None))
+        matches!(self.copies[window].phase, Phase::Received(None) | Phase::Folded(None))
     }
 
     pub(super) fn on_part_folded(&mut self, window: CopyId, outcome: Result<(), Broken>) {
         if outcome.is_ok() {
-            self.seal_copy(window, Seal::default());
+            self.copies.seal(&mut self.ctx, window, Seal::default());
         }
-        let whole = self.copies.table[&window].within.expect("parts are folded into windows");
+        let whole = self.copies[window].within.expect("parts are folded into windows");
         self.on_part_ended(whole);
     }
 
@@ -124,9 +123,9 @@ impl Core {
         if running.state != (State::Gathering { copy: target }) {
             return;
         }
-        let windows = &self.copies.table[&target].windows;
+        let windows = &self.copies[target].windows;
         let mut parts = windows.iter().zip(&running.assignment.children);
-        if windows.iter().all(|window| self.copies.table[window].is_sealed()) {
+        if windows.iter().all(|window| self.copies[*window].is_sealed()) {
             self.slots.set_state(key, State::Folded { copy: target });
             return self.on_gathered(key);
         }
@@ -158,10 +157,10 @@ impl Core {
         running.committed = Some(sources);
         let state = running.state;
         let is_coming =
-            |target| !self.copies.table[target].windows.iter().any(|&window| self.is_idle(window));
+            |target: CopyId| !self.copies[target].windows.iter().any(|&window| self.is_idle(window));
         match state {
             State::Folded { .. } => self.seal_allgather(key),
-            State::Gathering { copy } if is_coming(&copy) => {}
+            State::Gathering { copy } if is_coming(copy) => {}
             _ => self.drop_slot(key),
         }
         let (reduction, _) = key;
@@ -179,16 +178,16 @@ impl Core {
         }
         let Some(running) = self.slots.remove(key) else { return };
         let (Some(target), Some(sources)) = (running.copy(), running.committed) else { return };
-        self.seal_whole(target, running.assignment.root, Seal { sources });
+        self.copies.seal_whole(&mut self.ctx, target, running.assignment.root, Seal { sources });
     }
 
     /// The partial sum of a committed reduction is no longer needed here, but neighbours may not have all of it yet.
     fn let_sum_go(&mut self, key: SlotKey) {
         match self.slots.running[&key].state {
-            State::Folded { copy } if self.copies.table.get(&copy).is_some_and(|sum| sum.is_sealed()) => {
+            State::Folded { copy } if self.copies.get(copy).is_some_and(|sum| sum.is_sealed()) => {
                 self.slots.remove(key);
-                if !self.copies.table[&copy].doomed {
-                    self.retire(copy);
+                if !self.copies[copy].doomed {
+                    self.copies.retire(&mut self.ctx, copy);
                 }
             }
             _ => self.drop_slot(key),

@@ -27,7 +27,7 @@ impl Core {
             }
             Err(missing) => return self.fail_slot(key, SlotFailure::Source(missing)),
         };
-        added.iter().for_each(|&source| self.add_user(source));
+        added.iter().for_each(|&source| self.copies.add_user(&mut self.ctx, source));
         let streams = self.pull_children(fold, &children);
         let inputs =
             FoldInputs { sources: added.clone(), streams: streams.iter().map(|&(t, n, _)| (t, n)).collect() };
@@ -40,17 +40,14 @@ impl Core {
         }
         self.ctx.out.push_back(Output::AmendFold { fold, rule: rule(&assignment), added: inputs });
         self.send_pulls(&streams, &children);
-        if assignment.root && !previous.root {
-            self.on_opened(assignment.out);
-        }
     }
 
     /// A partial sum turns out to be the target.
     fn become_root(&mut self, copy: CopyId, assignment: &SlotAssignment) {
         if let Some(stale) = self.copies.live(assignment.out) {
-            self.doom(stale);
+            self.copies.doom(&mut self.ctx, stale);
         }
-        self.copies.rename(copy, assignment.out);
+        self.copies.rename(&mut self.ctx, copy, assignment.out);
         self.copies.with(copy, |copy| {
             copy.pinned = true;
             copy.public = true;

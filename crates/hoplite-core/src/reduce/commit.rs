@@ -49,7 +49,7 @@ impl Core {
     pub(crate) fn on_root_done(&mut self, from: NodeId, number: u64, slot: u32, attempt: u32) {
         let id = ReductionId { coordinator: self.ctx.me, number };
         let Some(reduction) = self.reductions.get_mut(&number) else {
-            return self.send(from, PeerMessage::ReleaseSlots { reduction: id }, None);
+            return self.ctx.send(from, PeerMessage::ReleaseSlots { reduction: id }, None);
         };
         if reduction.commitment.is_some() {
             return self.repeat_commit(number, from);
@@ -86,7 +86,7 @@ impl Core {
             Some(Commitment { root: from, attempt, edition, sources, others, refused: false });
         let all = reduction.request.sources.clone();
         for node in over {
-            self.send(node, PeerMessage::ReleaseSlots { reduction: id }, None);
+            self.ctx.send(node, PeerMessage::ReleaseSlots { reduction: id }, None);
         }
         for source in all {
             self.unwatch(source, Watcher::Reduction(number));
@@ -94,7 +94,7 @@ impl Core {
         for node in assigned {
             self.repeat_commit(number, node);
         }
-        self.arm_refresh();
+        self.ctx.arm_refresh();
     }
 
     /// Sends the commit to `node`, if it is meant for that node.
@@ -110,7 +110,7 @@ impl Core {
             edition: commitment.edition,
             sources: commitment.sources.clone(),
         };
-        self.send(node, commit, None);
+        self.ctx.send(node, commit, None);
     }
 
     /// The coordinator reports that this attempt is final.
@@ -125,12 +125,12 @@ impl Core {
             self.commit_allgather(key, sources);
         } else if let Some(copy) = self.slots.take_finished_root(reduction, edition) {
             // The target may have been deleted while the commit was on its way.
-            if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
-                self.seal_copy(copy, Seal { sources });
+            if self.copies.stands(copy) {
+                self.copies.seal(&mut self.ctx, copy, Seal { sources });
             }
         }
-        let sealed = self.copies.sealed(id).is_some_and(|copy| self.copies.table[&copy].edition == edition);
-        self.send(reduction.coordinator, PeerMessage::Committed { reduction, sealed }, None);
+        let sealed = self.copies.sealed(id).is_some_and(|copy| self.copies[copy].edition == edition);
+        self.ctx.send(reduction.coordinator, PeerMessage::Committed { reduction, sealed }, None);
     }
 
     /// The root's answer to the commit.
@@ -215,7 +215,7 @@ impl Core {
         let (target, root) =
             (reduction.request.target, reduction.commitment.as_ref().expect("the caller's").root);
         let claim = self.claim_of(number);
-        self.ask_owner(target, DirectoryRequest::MarkLost { claim }, None);
+        self.ctx.ask_owner(target, DirectoryRequest::MarkLost { claim }, None);
         let message = format!(
             "{}: {target} was reduced, but its node {root} died or gave it up before anyone else had it; reduce again under another id",
             self.ctx.me

@@ -371,7 +371,7 @@ impl Core {
         if let Some((_, report)) = self.subscriptions.copies(reduction.request.sources[index]).next() {
             return Some((report.size, report.header.clone()));
         }
-        let brought = self.copies.table.get(reduction.brought.get(&index)?)?;
+        let brought = self.copies.get(*reduction.brought.get(&index)?)?;
         Some((brought.extent.size, brought.header.clone()))
     }
 
@@ -387,7 +387,7 @@ impl Core {
         let fresh: Vec<_> = nodes.difference(&reduction.prefetched).copied().collect();
         reduction.prefetched.extend(&fresh);
         for node in fresh {
-            self.send(node, PeerMessage::Prefetch { id }, None);
+            self.ctx.send(node, PeerMessage::Prefetch { id }, None);
         }
     }
 }

@@ -25,7 +25,7 @@ impl Core {
     ) {
         let id = ReductionId { coordinator: self.ctx.me, number };
         match self.reductions.get(&number).map(|reduction| reduction.commitment.is_some()) {
-            None => return self.send(from, PeerMessage::ReleaseSlots { reduction: id }, None),
+            None => return self.ctx.send(from, PeerMessage::ReleaseSlots { reduction: id }, None),
             Some(true) => return self.repeat_commit(number, from),
             Some(false) => {}
         }
@@ -105,7 +105,7 @@ impl Core {
         let assigned = slots.iter().find(|(id, _)| *id == slot).and_then(|(_, slot)| slot.assigned.clone());
         if let Some((node, assignment)) = assigned {
             let reduction = ReductionId { coordinator: self.ctx.me, number };
-            self.send(node, PeerMessage::AssignSlot { reduction, assignment }, None);
+            self.ctx.send(node, PeerMessage::AssignSlot { reduction, assignment }, None);
         }
     }
 

@@ -61,11 +61,11 @@ impl Core {
         self.end_watching(Watcher::Reduction(number), reduction.request.sources.clone());
         let claim = ReductionId { coordinator: self.ctx.me, number }.claim();
         // The root's own message may be lost with it.
-        self.ask_owner(target, DirectoryRequest::ReleaseClaim { claim, made: outcome.is_ok() }, None);
+        self.ctx.ask_owner(target, DirectoryRequest::ReleaseClaim { claim, made: outcome.is_ok() }, None);
         self.drop_small(number, &mut reduction);
         let id = ReductionId { coordinator: self.ctx.me, number };
         for node in reduction.participants {
-            self.send(node, PeerMessage::ReleaseSlots { reduction: id }, None);
+            self.ctx.send(node, PeerMessage::ReleaseSlots { reduction: id }, None);
         }
         if let Some(call) = reduction.call {
             let reply = match outcome {

@@ -49,7 +49,7 @@ impl Core {
         sources: Vec<CopyId>,
         children: &[Child],
     ) -> FoldId {
-        let fold = FoldId(self.next_number());
+        let fold = FoldId(self.ctx.next_number());
         self.copies.with(out, |copy| {
             copy.phase = Phase::Folded(Some(fold));
             copy.users += 1;
@@ -75,7 +75,7 @@ impl Core {
         let mut streams = Vec::new();
         let me = self.ctx.me;
         for child in children.iter().filter(|child| child.node != me) {
-            let transfer = TransferId(self.next_number());
+            let transfer = TransferId(self.ctx.next_number());
             self.fetches.begin_transfer(transfer, Transfer::new(child.node, Feeds::Fold(fold)));
             streams.push((transfer, child.node, child.slot));
         }
@@ -88,7 +88,7 @@ impl Core {
         for &(transfer, node, slot) in streams {
             let child = children.find(|child| child.slot == slot).expect("made from the children");
             let (id, edition) = (child.id, child.edition);
-            self.send(node, PeerMessage::Pull { transfer, id, edition, offset: 0, patient: true }, None);
+            self.ctx.send(node, PeerMessage::Pull { transfer, id, edition, offset: 0, patient: true }, None);
         }
     }
 
@@ -108,14 +108,13 @@ impl Core {
             if let Some(Transfer { from, .. }) = self.fetches.end_transfer(*transfer) {
                 if outcome.is_err() {
                     // The pull may still be parked there, waiting for a copy that opens late.
-                    self.send(from, PeerMessage::CancelPull { transfer: *transfer }, None);
+                    self.ctx.send(from, PeerMessage::CancelPull { transfer: *transfer }, None);
                 }
             }
         }
-        let out = &mut self.copies.table.get_mut(&fold.out).expect("used by the fold");
-        let doomed = out.doomed;
+        let doomed = self.copies[fold.out].doomed;
         if !doomed {
-            out.phase = Phase::Folded(None);
+            self.copies.with(fold.out, |out| out.phase = Phase::Folded(None));
         }
         match fold.purpose {
             FoldFor::Slot(_) | FoldFor::Part if doomed => {}
@@ -124,8 +123,8 @@ impl Core {
             FoldFor::Small(number) => self.on_small_folded(number, fold.out, outcome),
             FoldFor::Part => self.on_part_folded(fold.out, outcome),
         }
-        fold.sources.iter().for_each(|&source| self.remove_user(source));
-        self.remove_user(fold.out);
+        fold.sources.iter().for_each(|&source| self.copies.remove_user(&mut self.ctx, source));
+        self.copies.remove_user(&mut self.ctx, fold.out);
     }
 
     fn on_slot_folded(&mut self, key: SlotKey, fold: &Fold, outcome: Result<(), Broken>) {
@@ -137,7 +136,7 @@ impl Core {
                 if root {
                     self.say_root_done(key);
                 } else {
-                    self.seal_copy(fold.out, Seal::default());
+                    self.copies.seal(&mut self.ctx, fold.out, Seal::default());
                 }
             }
             Err(Broken) => {
@@ -155,8 +154,8 @@ impl Core {
                     (None, None) => SlotFailure::LetGo(self.slots.fence_of(key.0.coordinator)),
                 };
                 self.fail_slot(key, failure);
-                self.withdraw(fold.out);
-                self.doom(fold.out);
+                self.copies.withdraw(&mut self.ctx, fold.out);
+                self.copies.doom(&mut self.ctx, fold.out);
             }
         }
     }
@@ -166,7 +165,7 @@ impl Core {
         let running = self.slots.running.get(&key).filter(|running| running.is_done_root());
         let Some(Running { assignment, .. }) = running else { return };
         let done = PeerMessage::RootDone { reduction, slot, attempt: assignment.attempt };
-        self.send(reduction.coordinator, done, None);
+        self.ctx.send(reduction.coordinator, done, None);
     }
 
     /// The slot cannot continue by itself.
@@ -186,7 +185,7 @@ impl Core {
         };
         let failed =
             PeerMessage::SlotFailed { reduction, slot, attempt: assignment.attempt, failure: *failure };
-        self.send(reduction.coordinator, failed, None);
+        self.ctx.send(reduction.coordinator, failed, None);
     }
 
     /// The control connection to `node` broke. A pull may have been lost, so streams from that node are suspect.

@@ -36,7 +36,7 @@ impl Core {
         for (to, assignment) in changes {
             reduction.began.get_or_insert(self.ctx.now);
             reduction.participants.insert(to);
-            self.send(to, PeerMessage::AssignSlot { reduction: id, assignment }, None);
+            self.ctx.send(to, PeerMessage::AssignSlot { reduction: id, assignment }, None);
         }
         self.reductions.insert(number, reduction);
     }

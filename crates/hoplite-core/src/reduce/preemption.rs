@@ -16,7 +16,7 @@ use hoplite_types::peer::{PeerMessage, SlotAssignment, SlotFailure};
 use hoplite_types::{CopyId, NodeId, ReductionId};
 
 use super::slot_table::{Running, SlotKey, State};
-use crate::space_waiters::SpaceWaiter;
+use crate::copies::SpaceWaiter;
 use crate::timers::Timer;
 use crate::Core;
 
@@ -28,7 +28,7 @@ impl Core {
     pub(super) fn wait_for_slot_space(&mut self, key: SlotKey) {
         let (reduction, slot) = key;
         let size = self.slots.running.get(&key).map_or(0, |running| running.assignment.size);
-        self.wait_for_space(SpaceWaiter::Slot { reduction, slot }, size);
+        self.copies.wait_for_space(&mut self.ctx, SpaceWaiter::Slot { reduction, slot }, size);
         let timer = Timer::SlotNeedsSpace(reduction, slot);
         if !self.ctx.timers.is_set(timer) {
             self.ctx.timers.set(self.ctx.now + PREEMPT_AFTER, timer);
@@ -39,13 +39,15 @@ impl Core {
     pub(super) fn end_wait_for_space(&mut self, key: SlotKey) {
         let (reduction, slot) = key;
         self.ctx.timers.clear(Timer::SlotNeedsSpace(reduction, slot));
-        self.space_waiters.leave(SpaceWaiter::Slot { reduction, slot });
+        self.copies.end_wait_for_space(SpaceWaiter::Slot { reduction, slot });
         self.end_preemption(key);
     }
 
     /// No space is reserved for this slot any more: the waiters behind it try again.
     fn end_preemption(&mut self, key: SlotKey) {
-        self.space_changed |= self.slots.end_preemption(key);
+        if self.slots.end_preemption(key) {
+            self.copies.note_space();
+        }
     }
 
     /// Whether space is being made here for a slot that has precedence over this one.
@@ -56,9 +58,13 @@ impl Core {
     pub(crate) fn on_slot_space_timer(&mut self, key: SlotKey) {
         self.end_preemption(key);
         let (reduction, slot) = key;
-        if self.space_waiters.has(SpaceWaiter::Slot { reduction, slot }) {
+        if self.copies.waits_for_space(SpaceWaiter::Slot { reduction, slot }) {
             let attempt = self.slots.running[&key].assignment.attempt;
-            self.send(reduction.coordinator, PeerMessage::SlotNeedsSpace { reduction, slot, attempt }, None);
+            self.ctx.send(
+                reduction.coordinator,
+                PeerMessage::SlotNeedsSpace { reduction, slot, attempt },
+                None,
+            );
             self.ctx.timers.set(self.ctx.now + PREEMPT_AFTER, Timer::SlotNeedsSpace(reduction, slot));
         }
     }
@@ -78,7 +84,7 @@ impl Core {
             return self.on_stripe_failed(reduction.number, from, SlotFailure::NoSpace);
         }
         if reduction.coordinator == self.ctx.me && self.needs_only_space(reduction.number) {
-            self.send(from, PeerMessage::Preempt { reduction, slot, attempt }, None);
+            self.ctx.send(from, PeerMessage::Preempt { reduction, slot, attempt }, None);
         }
     }
 
@@ -109,8 +115,8 @@ impl Core {
         for (victim, copy) in victims {
             let epoch = self.slots.epochs().fence_of(victim.0.coordinator);
             self.fail_slot(victim, SlotFailure::LetGo(epoch));
-            self.withdraw(copy);
-            self.doom(copy);
+            self.copies.withdraw(&mut self.ctx, copy);
+            self.copies.doom(&mut self.ctx, copy);
         }
     }
 
@@ -126,26 +132,16 @@ impl Core {
             // A root with the complete sum may be committed.
             State::Folded { .. } if running.assignment.root => None,
             State::Folding { copy, .. } | State::Folded { copy } | State::Gathering { copy } => {
-                let known = self.copies.table.get(&copy)?;
+                let known = self.copies.get(copy)?;
                 let free = !known.doomed && known.views == 0 && !inputs.contains(&copy);
                 (free && is_preempted_by(victim, &running.assignment, key)).then_some((victim, copy))
             }
             State::Waiting | State::Failed => None,
         };
         let victims: Vec<_> = self.slots.running.iter().filter_map(holds).collect();
-        // The inputs are not evictable while this looks for space.
-        inputs.iter().for_each(|&input| self.copies.with(input, |copy| copy.users += 1));
-        let arena = &mut self.copies.arena;
-        let mut left = victims.len();
-        while left > 0 && !arena.has_space_within_reach(assignment.size) {
-            left -= 1;
-            arena.loosen(self.copies.table[&victims[left].1].extent);
-        }
-        let gone: Vec<_> = victims[left..].iter().rev().copied().collect();
-        let fits = arena.has_space_within_reach(assignment.size);
-        gone.iter().for_each(|(_, copy)| arena.tighten(self.copies.table[copy].extent));
-        inputs.iter().for_each(|&input| self.copies.with(input, |copy| copy.users -= 1));
-        fits.then_some(gone)
+        let copies: Vec<_> = victims.iter().map(|&(_, copy)| copy).collect();
+        let count = self.copies.count_to_give_up(&copies, assignment.size, &inputs)?;
+        Some(victims.into_iter().rev().take(count).collect())
     }
 }
 

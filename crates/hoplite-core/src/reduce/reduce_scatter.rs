@@ -68,7 +68,7 @@ impl Core {
         }
         reduction.stripes = Some(Stripes { assignments: assignments.clone() });
         for (node, assignment) in assignments {
-            self.send(node, PeerMessage::AssignSlot { reduction: id, assignment }, None);
+            self.ctx.send(node, PeerMessage::AssignSlot { reduction: id, assignment }, None);
         }
         true
     }
@@ -134,7 +134,7 @@ impl Core {
             *slot = Slot { node, sources, ..Slot::default() };
         }
         for node in reduction.participants.clone() {
-            self.send(node, PeerMessage::ReleaseSlots { reduction: id }, None);
+            self.ctx.send(node, PeerMessage::ReleaseSlots { reduction: id }, None);
         }
     }
 }

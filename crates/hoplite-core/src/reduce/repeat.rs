@@ -30,7 +30,7 @@ impl Core {
                 messages
                     .extend(assignments.map(|assignment| PeerMessage::AssignSlot { reduction, assignment }));
             }
-            messages.into_iter().for_each(|message| self.send(node, message, None));
+            messages.into_iter().for_each(|message| self.ctx.send(node, message, None));
         }
     }
 
@@ -50,7 +50,7 @@ impl Core {
             let coordinator = key.0.coordinator;
             // A coordinator that is not a member gets its report when it comes back.
             if self.ctx.shards.contains(coordinator) && to.is_none_or(|node| node == coordinator) {
-                self.send(coordinator, message, None);
+                self.ctx.send(coordinator, message, None);
             }
         }
     }
@@ -60,21 +60,21 @@ impl Core {
         let Some(known) =
             self.reductions.get(&reduction.number).filter(|_| reduction.coordinator == self.ctx.me)
         else {
-            return self.send(from, PeerMessage::ReleaseSlots { reduction }, None);
+            return self.ctx.send(from, PeerMessage::ReleaseSlots { reduction }, None);
         };
         match &known.commitment {
             Some(commitment) if commitment.is_for(from) => self.repeat_commit(reduction.number, from),
-            Some(_) => self.send(from, PeerMessage::ReleaseSlots { reduction }, None),
+            Some(_) => self.ctx.send(from, PeerMessage::ReleaseSlots { reduction }, None),
             None => {
                 let assigned =
                     known.assignments().find(|(at, assignment)| *at == from && assignment.slot == slot);
                 match assigned.map(|(_, assignment)| assignment.clone()) {
                     Some(assignment) if assignment.attempt > attempt => {
-                        self.send(from, PeerMessage::AssignSlot { reduction, assignment }, None);
+                        self.ctx.send(from, PeerMessage::AssignSlot { reduction, assignment }, None);
                     }
                     Some(_) => {}
                     // The slot was given to another node, or to none: an unread sum would hold space until the end.
-                    None => self.send(from, PeerMessage::ReleaseSlot { reduction, slot, attempt }, None),
+                    None => self.ctx.send(from, PeerMessage::ReleaseSlot { reduction, slot, attempt }, None),
                 }
             }
         }
@@ -105,7 +105,7 @@ impl Core {
         if declined {
             let failure = SlotFailure::LetGo(fence);
             let failed = PeerMessage::SlotFailed { reduction, slot, attempt, failure };
-            self.send(reduction.coordinator, failed, None);
+            self.ctx.send(reduction.coordinator, failed, None);
         }
         declined
     }

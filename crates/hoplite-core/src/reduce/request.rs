@@ -41,7 +41,7 @@ impl Core {
         if !self.may_watch(client, call, request.sources.len()) {
             return;
         }
-        let number = self.next_number();
+        let number = self.ctx.next_number();
         self.open_call(client, call, timeout_ms, Pending::Reduce { number });
         let (_, bytes_per_s) = self.ctx.links.typical();
         let small_bytes_max = small_sum_bytes_max(request.sources.len(), bytes_per_s);
@@ -97,12 +97,12 @@ impl Core {
         let sources = reduction.request.sources.iter();
         let last: BTreeMap<NodeId, ObjectId> =
             sources.map(|&object| (self.ctx.shards.owner(object), object)).collect();
-        let questions: Vec<_> = last.into_values().map(|object| (self.next_number(), object)).collect();
+        let questions: Vec<_> = last.into_values().map(|object| (self.ctx.next_number(), object)).collect();
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         reduction.barrier = Some(questions.iter().map(|&(token, _)| token).collect());
         for (token, object) in questions {
             self.barriers.insert(token, number);
-            self.ask_owner(object, DirectoryRequest::Locate { token }, None);
+            self.ctx.ask_owner(object, DirectoryRequest::Locate { token }, None);
         }
         self.ctx.timers.set(self.ctx.now + BARRIER_TIME, Timer::Barrier(number));
     }

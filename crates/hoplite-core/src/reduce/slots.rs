@@ -60,7 +60,7 @@ impl Core {
                 self.slots.insert(key, Running::new(assignment));
             }
         }
-        self.arm_refresh();
+        self.ctx.arm_refresh();
         self.try_start_slot(key);
     }
 
@@ -78,7 +78,7 @@ impl Core {
             Ok(None) => return,
             Err(missing) => return self.fail_slot(key, SlotFailure::Source(missing)),
         };
-        if !self.copies.arena.could_hold(assignment.size) {
+        if !self.copies.could_hold(assignment.size) {
             return self.fail_slot(key, SlotFailure::NoSpace);
         }
         if !self.free_id(assignment.out, assignment.root.then_some(assignment.stamp)) {
@@ -90,12 +90,12 @@ impl Core {
         if let Some(stale) = self.copies.live(assignment.out) {
             // A cached part of an attempt that is over.
             if gathers {
-                self.withdraw(stale);
+                self.copies.withdraw(&mut self.ctx, stale);
             }
-            self.doom(stale);
+            self.copies.doom(&mut self.ctx, stale);
         }
         // The sources must not be evicted while space is made for the sum.
-        sources.iter().for_each(|&source| self.add_user(source));
+        sources.iter().for_each(|&source| self.copies.add_user(&mut self.ctx, source));
         let new = NewCopy {
             object: assignment.out,
             edition: assignment.edition,
@@ -110,11 +110,12 @@ impl Core {
         };
         // Copies that are opened and closed again because there is too little space, and sources that become evictable
         // again, must not count as new space: the waiters would be retried for ever.
-        let space_changed = self.space_changed;
-        let opened = if gathers { self.open_target(key, &assignment) } else { self.open_copy(new) };
+        let space_changed = self.copies.has_space_changed();
+        let opened =
+            if gathers { self.open_target(key, &assignment) } else { self.copies.open(&mut self.ctx, new) };
         let Some(copy) = opened else {
-            sources.iter().for_each(|&source| self.remove_user(source));
-            self.space_changed = space_changed;
+            sources.iter().for_each(|&source| self.copies.remove_user(&mut self.ctx, source));
+            self.copies.set_space_changed(space_changed);
             return self.wait_for_slot_space(key);
         };
         self.end_wait_for_space(key);
@@ -128,7 +129,6 @@ impl Core {
             self.ask_for_verdict(copy);
             self.drop_fetch(assignment.out);
         }
-        self.on_opened(assignment.out);
     }
 
     /// Frees the id for a sum of a reduction; `right` is the time at which the reduction's claim to it was accepted. A
@@ -140,8 +140,8 @@ impl Core {
         }
         let Some(copy) = self.write_of(id) else { return true };
         let Some(stamp) = right.filter(|_| self.writes.may_give_way(copy)) else { return false };
-        let edition = self.copies.table[&copy].edition;
-        self.withdraw_edition(id, edition);
+        let edition = self.copies[copy].edition;
+        self.copies.withdraw_edition(&mut self.ctx, id, edition);
         self.on_write_verdict(copy, Verdict::Exists(stamp));
         true
     }
@@ -154,7 +154,7 @@ impl Core {
         children: &[Child],
     ) -> Result<Option<Vec<CopyId>>, ObjectId> {
         let here = |id: ObjectId, edition: Edition| {
-            self.copies.live(id).filter(|copy| self.copies.table[copy].edition == edition)
+            self.copies.live(id).filter(|copy| self.copies[*copy].edition == edition)
         };
         let mut inputs = Vec::new();
         for child in children.iter().filter(|child| child.node == self.ctx.me) {
@@ -191,14 +191,14 @@ impl Core {
         let Some(running) = self.slots.remove(key) else { return };
         if let Some(copy) = running.copy() {
             // A finished partial sum may have been evicted meanwhile.
-            if self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed) {
-                self.withdraw(copy);
-                self.doom(copy);
+            if self.copies.stands(copy) {
+                self.copies.withdraw(&mut self.ctx, copy);
+                self.copies.doom(&mut self.ctx, copy);
             }
         }
         if running.assignment.part_bytes.is_some() {
             // If the target is wanted here, it is fetched like any object, once some node has it.
-            self.vacated.insert(running.assignment.out);
+            self.copies.vacate(running.assignment.out);
         }
         self.leave_if_nothing_is_left();
     }
@@ -228,8 +228,8 @@ impl Core {
         } else {
             self.fail_slot(key, SlotFailure::Refused(verdict));
             if let Some(copy) = self.slots.running.get(&key).and_then(Running::copy) {
-                self.withdraw(copy);
-                self.doom(copy);
+                self.copies.withdraw(&mut self.ctx, copy);
+                self.copies.doom(&mut self.ctx, copy);
             }
         }
         true

@@ -14,10 +14,10 @@ use super::choose::check_fits;
 use super::coordinator::Reduction;
 use super::folds::FoldFor;
 use super::plan::PAUSE;
+use crate::copies::SpaceWaiter;
 use crate::copies::{NewCopy, Phase};
 use crate::fetch::Want;
 use crate::io::{Broken, FoldRule, Output};
-use crate::space_waiters::SpaceWaiter;
 use crate::timers::Timer;
 use crate::Core;
 
@@ -63,9 +63,9 @@ impl Core {
         let phase = Phase::Received(None);
         let (pinned, public, stamp, claim) = (false, false, None, None);
         let new = NewCopy { object, edition, size, header, phase, pinned, public, stamp, claim };
-        let Some(copy) = self.open_copy(new) else { return };
+        let Some(copy) = self.copies.open(&mut self.ctx, new) else { return };
         self.ctx.out.push_back(Output::Write { copy, bytes: payload.0.clone() });
-        self.seal_copy(copy, Seal::default());
+        self.copies.seal(&mut self.ctx, copy, Seal::default());
         self.reductions.get_mut(&number).expect("seen above").brought.insert(index, copy);
     }
 
@@ -105,7 +105,7 @@ impl Core {
 
     /// Whether a source that was brought is still here; it may have been evicted since.
     fn stands(&self, copy: CopyId) -> bool {
-        self.copies.table.get(&copy).is_some_and(|copy| !copy.doomed)
+        self.copies.stands(copy)
     }
 
     pub(crate) fn on_reduction_object_here(&mut self, number: u64, object: ObjectId) {
@@ -121,7 +121,7 @@ impl Core {
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         let object = reduction.request.sources[index];
         let (k, facts) = (reduction.k(), reduction.facts.as_ref().expect("known before small"));
-        let known = &self.copies.table[&copy];
+        let known = &self.copies[copy];
         let report = CopyReport {
             seq: 0,
             edition: known.edition,
@@ -144,7 +144,7 @@ impl Core {
         small.here.push((index, copy));
         let complete = small.here.len() == k;
         // Not to be evicted before it is folded.
-        self.add_user(copy);
+        self.copies.add_user(&mut self.ctx, copy);
         if complete {
             self.fold_small(number);
         }
@@ -172,24 +172,23 @@ impl Core {
             return self.fail_reduction(number, ErrorKind::AlreadyExists, &message);
         }
         if let Some(stale) = self.copies.live(target) {
-            self.doom(stale);
+            self.copies.doom(&mut self.ctx, stale);
         }
         let edition = Edition { writing: self.unique(), attempt: 0 };
         let phase = Phase::Folded(None);
         let (pinned, public) = (true, true);
         let claim = Some(self.claim_of(number));
         let new = NewCopy { object: target, edition, size, header, phase, pinned, public, stamp, claim };
-        let Some(copy) = self.open_copy(new) else {
-            return self.wait_for_space(SpaceWaiter::SmallTarget { number }, size);
+        let Some(copy) = self.copies.open(&mut self.ctx, new) else {
+            return self.copies.wait_for_space(&mut self.ctx, SpaceWaiter::SmallTarget { number }, size);
         };
         if let Some(small) = self.reductions.get_mut(&number).and_then(|reduction| reduction.small.as_mut()) {
             small.target = Some(copy);
         }
-        sources.iter().for_each(|&source| self.add_user(source));
+        sources.iter().for_each(|&source| self.copies.add_user(&mut self.ctx, source));
         self.start_fold(FoldFor::Small(number), copy, rule, sources, &[]);
         // A sender lent for a fetch of the target must not replace the copy that is folded here.
         self.drop_fetch(target);
-        self.on_opened(target);
     }
 
     pub(crate) fn on_small_folded(&mut self, number: u64, copy: CopyId, outcome: Result<(), Broken>) {
@@ -199,7 +198,7 @@ impl Core {
         small.is_folded = true;
         if broke_off {
             small.target = None;
-            self.doom(copy);
+            self.copies.doom(&mut self.ctx, copy);
             return self.fail_reduction(number, ErrorKind::Internal, "a fold of local objects broke off");
         }
         self.seal_small(number);
@@ -225,11 +224,11 @@ impl Core {
             .flat_map(|&source| self.subscriptions.copies(source).filter(|(_, report)| report.pinned))
             .map(|(node, _)| node)
             .collect();
-        self.seal_copy(copy, Seal { sources: sources.clone() });
+        self.copies.seal(&mut self.ctx, copy, Seal { sources: sources.clone() });
         if !nodes.is_empty() {
             // After the announcement: to ask the owner takes one message, and most nodes have asked already.
             let nodes = nodes.into_iter().collect();
-            self.ask_owner(id, DirectoryRequest::Bring { nodes }, None);
+            self.ctx.ask_owner(id, DirectoryRequest::Bring { nodes }, None);
         }
         self.finish_reduction(number, Ok(sources));
     }
@@ -251,20 +250,20 @@ impl Core {
     /// Releases the copies that a reduction held to fold them here.
     pub(super) fn drop_small(&mut self, number: u64, reduction: &mut Reduction) {
         if let Some(small) = reduction.small.take() {
-            self.space_waiters.leave(SpaceWaiter::SmallTarget { number });
+            self.copies.end_wait_for_space(SpaceWaiter::SmallTarget { number });
             for &source in &reduction.request.sources {
                 self.unwant(source, Want::Reduction(number));
             }
             for (_, copy) in small.here {
-                self.remove_user(copy);
+                self.copies.remove_user(&mut self.ctx, copy);
             }
             if let Some(target) = small.target {
-                self.doom(target);
+                self.copies.doom(&mut self.ctx, target);
             }
         }
         for copy in std::mem::take(&mut reduction.brought).into_values() {
             if self.stands(copy) {
-                self.retire(copy);
+                self.copies.retire(&mut self.ctx, copy);
             }
         }
     }

@@ -1,0 +1,115 @@
+//! Hands on what one component lets those above it know, until nothing is left: notices first, then objects whose puts
+//! and fetches are to be retried, then messages to ourselves, then space and those who wait for it.
+
+use hoplite_types::ObjectId;
+
+use crate::calls::STEPS_PER_TURN;
+use crate::copies::{Retry, SpaceWaiter};
+use crate::notices::Notice;
+use crate::Core;
+
+/// Limit on how often the waiters for space are retried after one input. Space that changes once more waits for the
+/// next input.
+const SPACE_LOOKS_MAX: u32 = 10_000;
+
+impl Core {
+    /// Handles notices and messages to ourselves, and gives free space and ids to those who wait for them, until none
+    /// are left.
+    pub(crate) fn settle(&mut self) {
+        let mut looked = 0;
+        loop {
+            self.hand_on_notices();
+            if let Some(object) = self.copies.pop_vacated() {
+                self.ensure_fetch(object);
+                self.retry_puts(object);
+            } else if let Some(message) = self.ctx.loopback.pop_front() {
+                self.on_message(self.ctx.me, message);
+            } else if self.copies.take_space_changed() {
+                debug_assert!(looked < SPACE_LOOKS_MAX, "looking for space changes what space there is");
+                if looked == SPACE_LOOKS_MAX {
+                    self.copies.note_space();
+                    return;
+                }
+                looked += 1;
+                if self.copies.begin_pass(&mut self.ctx) {
+                    self.retry_space_waiters();
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Hands on all notices, and those that follow from them.
+    pub(crate) fn hand_on_notices(&mut self) {
+        while let Some(notice) = self.ctx.notices.pop_front() {
+            self.on_notice(notice);
+        }
+    }
+
+    fn on_notice(&mut self, notice: Notice) {
+        match notice {
+            // Those who wait for the sealed copy come first: that is the next notice.
+            Notice::Opened(object)
+                if self.copies.live_copy(object).is_some_and(|copy| copy.public && copy.is_sealed()) => {}
+            Notice::Opened(object) => self.on_opened(object),
+            Notice::Sealed { copy, object } => {
+                if self.copies.get(copy).is_some_and(|copy| copy.pinned && !copy.doomed) {
+                    self.hand_over(copy, object);
+                }
+                // Answered first, while the copy is surely here: a slot that starts now may evict it again.
+                self.satisfy_wants(object);
+                self.on_opened(object);
+                self.drop_fetch(object);
+            }
+            Notice::Doomed { copy, object, public } => {
+                self.slot_copy_gone(copy);
+                self.stop_sends(copy);
+                if public {
+                    self.on_handed_over(object);
+                }
+            }
+            Notice::Released(object) => self.drop_unwanted_fetch(object),
+            Notice::Withdrawn { object, seq } => self.fetches.note_withdrawn(object, seq),
+            Notice::Shown { object, edition } => self.directory.note_shown(object, edition),
+        }
+    }
+
+    /// A copy of `object` was opened: early pulls, partial gets, other puts and slots may go on.
+    fn on_opened(&mut self, object: ObjectId) {
+        self.serve_parked(object);
+        self.serve_partial_gets(object);
+        self.end_puts_wait_for_space(object);
+        self.retry_slots(object);
+    }
+
+    /// Tries the waiters for space that may fit, as many as one turn may take.
+    pub(crate) fn retry_space_waiters(&mut self) {
+        let mut steps = STEPS_PER_TURN;
+        while let Some(retry) = self.copies.next_waiter(&mut self.ctx, &mut steps) {
+            self.retry_space_waiter(retry);
+            self.hand_on_notices();
+            self.copies.end_retry(retry);
+        }
+    }
+
+    fn retry_space_waiter(&mut self, retry: Retry) {
+        match retry.what {
+            SpaceWaiter::Create { client, call, .. } => self.try_create(client, call),
+            SpaceWaiter::Fetch { object } => {
+                if self.copies.clear_space_for(&mut self.ctx, retry) {
+                    self.on_space_for_fetch(object);
+                }
+            }
+            SpaceWaiter::Slot { reduction, slot } => self.try_start_slot((reduction, slot)),
+            SpaceWaiter::SmallTarget { number } => self.fold_small(number),
+        }
+    }
+
+    /// Continues a pass over many waiters for space.
+    pub(crate) fn continue_space_waiters(&mut self) {
+        self.copies.continue_pass();
+        self.retry_space_waiters();
+        self.copies.end_pass();
+    }
+}
