@@ -1,7 +1,7 @@
 //! State that is lent to every part of the core: this node's identity, the time, timers, the owners of shards, and the
 //! queues of outputs, of messages to ourselves, and of notices to other parts.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hoplite_types::peer::{DirectoryRequest, PeerMessage};
@@ -22,6 +22,31 @@ const REFRESH_MAX: Duration = Duration::from_secs(8);
 /// Pause between two turns of long work for clients.
 const LONG_WORK_PAUSE: Duration = Duration::from_micros(100);
 
+/// Limit of departed members that are remembered. Forgetting one costs at worst some useless attempts to reach it.
+const DEPARTED_MAX: usize = 1024;
+
+/// Members that went down; messages from them that still arrive are out of date.
+#[derive(Debug, Default)]
+pub(crate) struct Departed(BTreeSet<NodeId>);
+
+impl Departed {
+    pub fn has(&self, node: NodeId) -> bool {
+        self.0.contains(&node)
+    }
+
+    pub fn note(&mut self, node: NodeId) {
+        self.0.insert(node);
+        if self.0.len() > DEPARTED_MAX {
+            self.0.pop_first();
+        }
+    }
+
+    /// The node is back. Returns whether it was believed to be gone.
+    pub fn take(&mut self, node: NodeId) -> bool {
+        self.0.remove(&node)
+    }
+}
+
 pub(crate) struct Ctx {
     pub me: NodeId,
     pub now: Duration,
@@ -30,6 +55,7 @@ pub(crate) struct Ctx {
     pub shards: Shards,
     /// We know all members, and they know us. Until then no question is sent to another owner.
     pub has_joined: bool,
+    pub departed: Departed,
     /// This node has just started, and had no objects before, nor claims to some.
     pub is_fresh: bool,
     /// The daemon is about to end: copies that only this node holds are handed over.
@@ -56,6 +82,7 @@ impl Ctx {
             timers: Timers::default(),
             shards: Shards::new(me),
             has_joined: true,
+            departed: Departed::default(),
             is_fresh: false,
             is_leaving: false,
             refresh_period: REFRESH_MIN,

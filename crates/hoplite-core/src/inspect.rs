@@ -42,7 +42,7 @@ impl Core {
         look(&mut left, "writes", &self.writes);
         look(&mut left, "calls", &self.calls);
         look(&mut left, "fetches", &self.fetches);
-        look(&mut left, "sends", &self.sends);
+        left.extend(self.sends.leftovers());
         look(&mut left, "subscriptions", &self.subscriptions);
         if !self.long_work.is_empty() {
             left.push("long work for clients".to_owned());

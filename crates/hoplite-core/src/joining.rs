@@ -149,7 +149,7 @@ impl Core {
 
     /// The node sent us a request, so it is alive and a member.
     pub(crate) fn note_member(&mut self, node: NodeId) {
-        if !self.ctx.shards.contains(node) && !self.departed.contains(&node) {
+        if !self.ctx.shards.contains(node) && !self.ctx.departed.has(node) {
             let changes = self.members.on_heard(self.ctx.now, vec![(node, 0)]);
             self.on_member_changes(changes);
         }

@@ -7,14 +7,13 @@
 //! - A get: `calls` → `fetch` asks the owner, which lends a sender → `sends` there.
 //! - A reduce: `reduce`.
 //!
-//! Components have private state, and are lent [`ctx::Ctx`]. One that has something to say to those above it pushes a
-//! notice, which `settle` hands on. So far these are `copies` and `directory`; the others are still methods of `Core`.
+//! Components have private state, and are lent `ctx`. One that has something to say to those above it pushes a
+//! notice, which `settle` hands on. So far these are `copies`, `directory` and `sends`; the others are still methods of `Core`.
 #![forbid(unsafe_code)]
 
 mod calls;
 mod clock;
 mod config;
-mod connections;
 mod copies;
 mod cost;
 mod ctx;
@@ -52,7 +51,6 @@ pub use cost::{best_degree, fanout, stripes_pay, Degree};
 pub use io::{Input, Output};
 
 use calls::{Calls, Client, LongWork};
-use connections::Choices;
 use copies::Copies;
 use ctx::Ctx;
 use directory::Directory;
@@ -63,7 +61,7 @@ use leave::Leaving;
 use members::Members;
 use puts::Writes;
 use reduce::{Reduction, Slots};
-use sends::{Sends, Sent};
+use sends::Sends;
 use shards::ShardSet;
 use subscriptions::Subscriptions;
 use timers::Timer;
@@ -83,9 +81,6 @@ pub struct Core {
     leaving: Option<Leaving>,
     /// Count of invalid messages.
     bad_messages: u64,
-    /// Members that went down; messages from them that still arrive are out of date.
-    departed: BTreeSet<NodeId>,
-    sent: Sent,
     long_work: LongWork,
     /// Members some of whose messages may have been dropped as out of date: they are to be asked to resync.
     needs_resync: BTreeSet<NodeId>,
@@ -93,7 +88,6 @@ pub struct Core {
     needs_inventory_pull: BTreeSet<NodeId>,
     /// Shards whose new owner has not yet pulled our inventory.
     not_pulled: ShardSet,
-    connections: Choices,
     /// Overrides the degree with the lowest cost.
     reduce_degree: Option<Degree>,
     directory: Directory,
@@ -128,13 +122,10 @@ impl Core {
             last_inventory: 0,
             leaving: None,
             bad_messages: 0,
-            departed: BTreeSet::new(),
-            sent: Sent::default(),
             long_work: LongWork::default(),
             needs_resync: BTreeSet::new(),
             needs_inventory_pull: BTreeSet::new(),
             not_pulled: ShardSet::default(),
-            connections: Choices::new(config.connections),
             reduce_degree: config.reduce_degree,
             directory: if alone { Directory::alone() } else { Directory::joining(config.node) },
             copies: Copies::new(config.store_bytes),
@@ -142,7 +133,7 @@ impl Core {
             calls: Calls::default(),
             writes: Writes::default(),
             fetches: Fetches::default(),
-            sends: Sends::default(),
+            sends: Sends::new(config.connections),
             subscriptions: Subscriptions::default(),
             slots: Slots::default(),
             reductions: BTreeMap::new(),
@@ -168,7 +159,7 @@ impl Core {
             Input::PeerGone { node } => {
                 let changes = self.members.on_gone(now, node);
                 self.on_member_changes(changes);
-                if !self.departed.contains(&node) {
+                if !self.ctx.departed.has(node) {
                     // It died before we knew it as a member, but it may have sent asks and been lent senders.
                     self.on_node_down(node, None);
                 }
@@ -182,15 +173,19 @@ impl Core {
             }
             Input::ReceiveStalled { transfer, watermark } => self.on_receive_stalled(transfer, watermark),
             Input::SendMeasured { send, bytes, bytes_per_s } => {
-                self.on_send_measured(send, bytes, bytes_per_s)
+                self.sends.on_send_measured(&self.ctx, send, bytes, bytes_per_s);
             }
-            Input::SendEnded { send, outcome } => self.on_send_ended(send, outcome),
-            Input::SendNotBegun { send } => self.on_send_not_begun(send),
+            Input::SendEnded { send, outcome } => {
+                self.sends.on_send_ended(&mut self.ctx, &mut self.copies, send, outcome);
+            }
+            Input::SendNotBegun { send } => {
+                self.sends.on_send_not_begun(&mut self.ctx, &mut self.copies, send);
+            }
             Input::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
             Input::FoldEnded { fold, outcome } => self.on_fold_ended(fold, outcome),
             Input::Measured { peer, bytes_per_s } => {
                 // Links of departed nodes have been forgotten already.
-                if self.fetches.has_link_to_itself(peer) && !self.departed.contains(&peer) {
+                if self.fetches.has_link_to_itself(peer) && !self.ctx.departed.has(peer) {
                     self.ctx.links.on_bandwidth(peer, bytes_per_s);
                 }
             }
@@ -237,7 +232,7 @@ impl Core {
     fn on_timer(&mut self, timer: Timer) {
         match timer {
             Timer::Call(client, call) => self.on_call_timer(client, call),
-            Timer::Parked(key) => self.on_parked_timer(key),
+            Timer::Parked(key) => self.sends.on_parked_timer(&mut self.ctx, &mut self.copies, key),
             Timer::Prefetch(object) => self.on_prefetch_timer(object),
             Timer::PrefetchStalled(object) => self.on_prefetch_stalled(object),
             Timer::Questions => self.ask_due_questions(),
@@ -297,7 +292,7 @@ impl Core {
         gauges.push(self.copies.gauge());
         gauges.extend(self.calls_gauges());
         gauges.extend(self.long_work_gauges());
-        gauges.push(self.sends.parked_gauge());
+        gauges.push(self.sends.gauge());
         gauges.push(self.fetches.gauge());
         let name = "messages of peers that cannot be right".to_owned();
         gauges.push(Gauge { name, value: 0, limit: 0, met: self.bad_messages });

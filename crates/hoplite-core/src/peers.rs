@@ -10,7 +10,7 @@ use crate::directory::{Answer, Effect};
 use crate::fetch::{Content, Want};
 use crate::io::{Event, Output};
 use crate::members::Change;
-use crate::sends::PullKey;
+use crate::sends::{Pull, PullKey};
 use crate::shards::Moved;
 use crate::timers::Timer;
 use crate::Core;
@@ -24,9 +24,6 @@ const PING_PERIOD: Duration = Duration::from_secs(10);
 /// The first few measurements follow each other soon: a new peer is busy at first, and so are the nodes it joins.
 const PINGS_SOON: u32 = 5;
 const PING_SOON: Duration = Duration::from_millis(200);
-
-/// Limit of departed members that are remembered. Forgetting one costs at worst some useless attempts to reach it.
-const DEPARTED_MAX: usize = 1024;
 
 impl Core {
     /// Handles a message from outside. An invalid one is dropped.
@@ -43,7 +40,7 @@ impl Core {
     }
 
     pub(crate) fn on_message(&mut self, from: NodeId, message: PeerMessage) {
-        if self.departed.contains(&from) {
+        if self.ctx.departed.has(from) {
             // Either the report of its death was faster, or it lives and will be asked to resync.
             return;
         }
@@ -69,9 +66,13 @@ impl Core {
             PeerMessage::MembersRequest => self.on_members_request(from),
             PeerMessage::Members { members, partial } => self.on_members(from, members, partial),
             PeerMessage::Pull { transfer, id, edition, offset, patient } => {
-                self.on_pull(PullKey { to: from, transfer }, id, edition, offset, patient);
+                let pull = Pull::new(id, edition, offset, patient);
+                let (key, is_expected) = (PullKey { to: from, transfer }, self.fetches.is_expected(id));
+                self.sends.on_pull(&mut self.ctx, &mut self.copies, key, pull, is_expected);
             }
-            PeerMessage::CancelPull { transfer } => self.on_cancel_pull(PullKey { to: from, transfer }),
+            PeerMessage::CancelPull { transfer } => {
+                self.sends.on_cancel_pull(&mut self.ctx, PullKey { to: from, transfer });
+            }
             PeerMessage::PullRefused { transfer } => self.on_pull_refused(transfer),
             PeerMessage::AssignSlot { reduction, assignment } => {
                 self.on_assign_slot(from, reduction, assignment)
@@ -109,7 +110,9 @@ impl Core {
                 self.resync_soon(from);
             }
             PeerMessage::BackupIds { ids } => self.directory.on_backup_ids(&mut self.ctx, from, ids),
-            PeerMessage::Check { transfer } => self.on_check(PullKey { to: from, transfer }),
+            PeerMessage::Check { transfer } => {
+                self.sends.on_check(&mut self.ctx, &self.copies, PullKey { to: from, transfer });
+            }
             PeerMessage::Checked { transfer, watermark } => self.on_checked(transfer, watermark),
             PeerMessage::Pong { sent_ns } => {
                 let round_trip = self.ctx.now.saturating_sub(Duration::from_nanos(sent_ns));
@@ -164,7 +167,7 @@ impl Core {
 
     /// A directory request arrived: serves it if we own the id, and forwards it otherwise.
     pub(crate) fn on_directory(&mut self, origin: NodeId, hops: u8, id: ObjectId, request: DirectoryRequest) {
-        if self.departed.contains(&origin) || self.ctx.shards.is_replaced(origin) {
+        if self.ctx.departed.has(origin) || self.ctx.shards.is_replaced(origin) {
             // The request was forwarded, and the report of the death was faster.
             return;
         }
@@ -269,7 +272,7 @@ impl Core {
     }
 
     fn on_member_up(&mut self, node: NodeId) {
-        if self.departed.remove(&node) {
+        if self.ctx.departed.take(node) {
             self.needs_resync.insert(node);
         }
         if let Some(moved) = self.ctx.shards.insert(node) {
@@ -294,17 +297,13 @@ impl Core {
 
     /// A member died; or a node that never was a member, but that others reported to us.
     pub(crate) fn on_node_down(&mut self, node: NodeId, moved: Option<Moved>) {
-        self.departed.insert(node);
-        if self.departed.len() > DEPARTED_MAX {
-            self.departed.pop_first();
-        }
+        self.ctx.departed.note(node);
         self.ctx.links.forget(node);
-        self.connections.forget(node);
         self.ctx.timers.clear(Timer::Resync(node));
         self.ctx.timers.clear(Timer::Ping(node));
         self.needs_resync.remove(&node);
         self.needs_inventory_pull.remove(&node);
-        self.sends_member_down(node);
+        self.sends.on_node_down(&mut self.ctx, node);
         self.release_slots_of(node);
         self.commits_member_down(node);
         self.directory.on_node_down(&mut self.ctx, node);

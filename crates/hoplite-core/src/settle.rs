@@ -64,7 +64,7 @@ impl Core {
             }
             Notice::Doomed { copy, object, public } => {
                 self.slot_copy_gone(copy);
-                self.stop_sends(copy);
+                self.sends.stop(&mut self.ctx, copy);
                 if public {
                     self.on_handed_over(object);
                 }
@@ -77,7 +77,7 @@ impl Core {
 
     /// A copy of `object` was opened: early pulls, partial gets, other puts and slots may go on.
     fn on_opened(&mut self, object: ObjectId) {
-        self.serve_parked(object);
+        self.sends.serve_parked(&mut self.ctx, &mut self.copies, object);
         self.serve_partial_gets(object);
         self.end_puts_wait_for_space(object);
         self.retry_slots(object);

@@ -292,8 +292,7 @@ impl Core {
         report: CopyReport,
         payload: Option<Blob>,
     ) {
-        let is_old =
-            self.departed.contains(&node) || self.subscriptions.knows_later(object, node, report.seq);
+        let is_old = self.ctx.departed.has(node) || self.subscriptions.knows_later(object, node, report.seq);
         let Some(known) = self.subscriptions.table.get_mut(&object) else {
             // Our unsubscription was lost.
             return self.ctx.ask_owner(object, DirectoryRequest::Unsubscribe, None);

@@ -55,6 +55,7 @@ impl Copies {
             upstream: None,
             stamp: new.stamp,
             claim: new.claim,
+            group: None,
             windows: Vec::new(),
             within: None,
         };

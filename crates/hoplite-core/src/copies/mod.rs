@@ -33,7 +33,9 @@ use std::ops::{Bound, Index};
 
 use hoplite_types::client::Gauge;
 use hoplite_types::peer::Seal;
-use hoplite_types::{limits, Claim, CopyId, Edition, Header, NodeId, ObjectId, Shard, Stamp, TransferId};
+use hoplite_types::{
+    limits, Claim, CopyId, Edition, Header, NodeId, ObjectId, ReductionId, Shard, Stamp, TransferId,
+};
 
 use crate::io::{ClientId, Extent, FoldId};
 use crate::shard_table::ShardCounts;
@@ -93,6 +95,8 @@ pub(crate) struct Copy {
     pub stamp: Option<Stamp>,
     /// The claim under which it may be sealed. Only for a copy that is written or reduced here and not sealed yet.
     pub claim: Option<Claim>,
+    /// It is a part of this striped allreduce: all streams of its parts to a node go by the same connections.
+    pub group: Option<ReductionId>,
     /// Its windows, in order.
     pub windows: Vec<CopyId>,
     pub within: Option<CopyId>,
@@ -258,6 +262,11 @@ impl Copies {
     /// How many objects of a shard have a live copy here.
     pub fn count_in(&self, shard: Shard) -> usize {
         self.counts.of(shard)
+    }
+
+    /// The copy is a part of this striped allreduce.
+    pub fn set_group(&mut self, id: CopyId, group: ReductionId) {
+        self.table.get_mut(&id).expect("a live copy id").group = Some(group);
     }
 
     /// Marks it as just used: it moves to the end of the eviction order.

@@ -323,7 +323,7 @@ impl Core {
                 State::Resting => self.ctx.timers.clear(Timer::AskAgain(object)),
                 State::Receiving(_) => {}
             }
-            self.refuse_parked(object);
+            self.sends.refuse_parked(&mut self.ctx, &self.copies, object);
         }
     }
 }

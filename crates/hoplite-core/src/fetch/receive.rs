@@ -69,7 +69,7 @@ impl Core {
     /// There is no space for the object now: the fetch waits for space, then asks again.
     fn put_off_for_space(&mut self, object: ObjectId, edition: Edition, size: u64) {
         self.copies.withdraw_edition(&mut self.ctx, object, edition);
-        self.refuse_parked(object);
+        self.sends.refuse_parked(&mut self.ctx, &self.copies, object);
         self.refuse_pin(object);
         self.wait_for_space_to_fetch(object, size);
     }

@@ -55,17 +55,6 @@ impl Core {
         None
     }
 
-    /// The striped allreduce that this copy is a part of, if any: all of its streams that leave here go to the same
-    /// neighbour.
-    pub(crate) fn stripes_of(&self, copy: CopyId) -> Option<ReductionId> {
-        let part = &self.copies[copy];
-        let written = part.within.unwrap_or(copy);
-        let key @ (reduction, _) = self.slots.key_of(written)?;
-        let running = &self.slots.running[&key];
-        let whole = part.within.or_else(|| self.copies.live(running.assignment.sources.first()?.id))?;
-        (part.extent.size < self.copies[whole].extent.size).then_some(reduction)
-    }
-
     /// The target is open: every part is pulled from the node that the coordinator named.
     pub(super) fn start_allgather(&mut self, key: SlotKey, target: CopyId) {
         self.slots.set_state(key, State::Gathering { copy: target });
@@ -75,6 +64,10 @@ impl Core {
         // Its owner must know every node that may seal it, so that a deletion reaches all of them.
         self.ask_for_verdict(target);
         let windows = self.copies[target].windows.clone();
+        if windows.len() > 1 {
+            let (reduction, _) = key;
+            windows.iter().for_each(|&window| self.copies.set_group(window, reduction));
+        }
         let me = self.ctx.me;
         for (&window, part) in windows.iter().zip(&parts).filter(|(_, part)| part.node != me) {
             self.pull_into(window, part.node, part.id, true);

@@ -122,6 +122,12 @@ impl Core {
         if gathers {
             return self.start_allgather(key, copy);
         }
+        let source = assignment.sources.first().and_then(|source| self.copies.live_copy(source.id));
+        if source.is_some_and(|source| assignment.size < source.extent.size) {
+            // A stripe of the target.
+            let (reduction, _) = key;
+            self.copies.set_group(copy, reduction);
+        }
         let rule = rule(&assignment);
         let fold = self.start_fold(FoldFor::Slot(key), copy, rule, sources, &assignment.children);
         self.slots.set_state(key, State::Folding { copy, fold });
