@@ -19,7 +19,10 @@ use crate::timers::{Timer, Timers};
 const REFRESH_MIN: Duration = Duration::from_secs(1);
 const REFRESH_MAX: Duration = Duration::from_secs(8);
 
-/// Pause between two turns of long work for clients.
+/// Steps of one turn of long work for clients: a millisecond's work or two.
+pub(crate) const STEPS_PER_TURN: usize = 1024;
+
+/// Pause between two turns of it.
 const LONG_WORK_PAUSE: Duration = Duration::from_micros(100);
 
 /// Limit of departed members that are remembered. Forgetting one costs at worst some useless attempts to reach it.

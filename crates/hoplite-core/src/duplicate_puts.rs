@@ -41,11 +41,10 @@ impl Core {
             return self.finish_call(client, call, Reply::Failed(error));
         }
         if !copy.pinned {
-            let object = copy.object;
             self.copies.with(first, |copy| copy.pinned = true);
             self.copies.announce(&mut self.ctx, first, true, false);
             // If we are leaving, it is to be pinned elsewhere.
-            self.hand_over(first, object);
+            self.hand_over(first);
         }
         self.finish_call(client, call, Reply::Done);
     }

@@ -43,7 +43,7 @@ impl Core {
         look(&mut left, "calls", &self.calls);
         look(&mut left, "fetches", &self.fetches);
         left.extend(self.sends.leftovers());
-        look(&mut left, "subscriptions", &self.subscriptions);
+        left.extend(self.subscriptions.leftovers());
         if !self.long_work.is_empty() {
             left.push("long work for clients".to_owned());
         }

@@ -6,17 +6,22 @@ use std::time::Duration;
 use hoplite_types::peer::CopyReport;
 use hoplite_types::{CopyId, NodeId, ObjectId};
 
-use crate::io::Output;
-use crate::subscriptions::Watcher;
+use crate::copies::Copies;
+use crate::ctx::Ctx;
+use crate::notices::Notice;
+use crate::subscriptions::{Subscriptions, Watcher};
 use crate::timers::Timer;
-use crate::Core;
 
 /// Limit of copies that are looked at in one turn.
 const COPIES_PER_TURN: usize = 256;
 const PAUSE: Duration = Duration::from_micros(100);
 
+/// Nothing to do until the daemon is about to end.
+#[derive(Debug, Default)]
+pub(crate) struct Leave(Option<Leaving>);
+
 #[derive(Debug)]
-pub(crate) struct Leaving {
+struct Leaving {
     until: Duration,
     /// The copies after this one have yet to be looked at. `None` once all were.
     behind: Option<CopyId>,
@@ -26,111 +31,121 @@ pub(crate) struct Leaving {
     is_gone: bool,
 }
 
-impl Core {
+impl Leave {
     /// The daemon is about to end, within this time at the latest.
-    pub(crate) fn on_leave(&mut self, within: Duration) {
-        if self.leaving.is_some() {
+    pub fn begin(
+        &mut self,
+        ctx: &mut Ctx,
+        copies: &mut Copies,
+        watched: &mut Subscriptions,
+        within: Duration,
+    ) {
+        if self.0.is_some() {
+            // It was told before.
             return;
         }
-        let until = self.ctx.now + within;
+        let until = ctx.now + within;
         let behind = Some(CopyId(0));
-        self.ctx.is_leaving = true;
-        self.leaving = Some(Leaving { until, behind, kept_here: BTreeSet::new(), is_gone: false });
-        self.ctx.timers.set(until, Timer::Leave);
+        ctx.is_leaving = true;
+        self.0 = Some(Leaving { until, behind, kept_here: BTreeSet::new(), is_gone: false });
+        ctx.timers.set(until, Timer::Leave);
         if !within.is_zero() {
-            self.hand_over_some();
+            self.hand_over_some(ctx, copies, watched);
         }
     }
 
-    fn is_handing_over(&self) -> bool {
-        self.leaving.as_ref().is_some_and(|leaving| leaving.until > self.ctx.now)
+    pub fn is_handing_over(&self, ctx: &Ctx) -> bool {
+        self.0.as_ref().is_some_and(|leaving| leaving.until > ctx.now)
+    }
+
+    /// Whether nothing is left to be handed over.
+    pub fn has_handed_over(&self) -> bool {
+        self.0.as_ref().is_some_and(|leaving| leaving.behind.is_none() && leaving.kept_here.is_empty())
+    }
+
+    /// From then on the node decides nothing, because it could not notify anybody.
+    pub fn has_left(&self) -> bool {
+        self.0.as_ref().is_some_and(|leaving| leaving.is_gone)
+    }
+
+    /// The other members are being notified.
+    pub fn note_left(&mut self) {
+        if let Some(leaving) = &mut self.0 {
+            leaving.is_gone = true;
+        }
     }
 
     /// Reports the next few copies to their owners as leaving. The owners have another node pin the objects that only
     /// this one has; we watch for that.
-    pub(crate) fn hand_over_some(&mut self) {
-        if !self.is_handing_over() {
+    pub fn hand_over_some(&mut self, ctx: &mut Ctx, copies: &mut Copies, watched: &mut Subscriptions) {
+        let Some(leaving) = self.0.as_mut().filter(|leaving| leaving.until > ctx.now) else {
+            // The time for that is up.
             return;
-        }
-        let Some(behind) = self.leaving.as_ref().and_then(|leaving| leaving.behind) else { return };
-        let next = self.copies.behind(behind).take(COPIES_PER_TURN);
+        };
+        let Some(behind) = leaving.behind else {
+            // All were looked at.
+            return;
+        };
+        let next = copies.behind(behind).take(COPIES_PER_TURN);
         let next: Vec<_> = next.map(|(id, copy)| (id, copy.object)).collect();
-        if let Some(leaving) = &mut self.leaving {
-            leaving.behind = next.last().map(|&(id, _)| id);
-        }
+        leaving.behind = next.last().map(|&(id, _)| id);
         for &(copy, object) in &next {
-            if self.copies.live(object) == Some(copy) && self.stays_here(object) {
-                self.hand_over(copy, object);
+            if copies.live(object) == Some(copy) && stays_here(copies, object) {
+                self.hand_over(ctx, copies, watched, copy);
             }
         }
         match next.is_empty() {
-            true => self.leave_if_nothing_is_left(),
-            false => self.ctx.timers.set(self.ctx.now + PAUSE, Timer::HandOver),
+            true => ctx.notices.push_back(Notice::WorkEnded),
+            false => ctx.timers.set(ctx.now + PAUSE, Timer::HandOver),
         }
-    }
-
-    /// Whether there is a sealed copy here that is pinned and public.
-    fn stays_here(&self, object: ObjectId) -> bool {
-        self.copies.live_copy(object).is_some_and(|copy| copy.public && copy.pinned && copy.is_sealed())
     }
 
     /// Hands over a copy that becomes pinned while we are leaving. It may have been reported to its owner before we
     /// knew that we leave.
-    pub(crate) fn hand_over(&mut self, copy: CopyId, object: ObjectId) {
-        if self.is_handing_over() {
-            self.copies.announce(&mut self.ctx, copy, true, false);
-            self.watch(object, Watcher::Leave);
-            self.on_handed_over(object);
+    pub fn hand_over(
+        &mut self,
+        ctx: &mut Ctx,
+        copies: &mut Copies,
+        watched: &mut Subscriptions,
+        copy: CopyId,
+    ) {
+        if self.is_handing_over(ctx) {
+            let object = copies[copy].object;
+            copies.announce(ctx, copy, true, false);
+            watched.watch(ctx, object, Watcher::Leave);
+            self.on_handed_over(ctx, copies, watched, object);
         }
     }
 
     /// The copies of an object of ours changed: it may be pinned elsewhere by now, or gone from here.
-    pub(crate) fn on_handed_over(&mut self, object: ObjectId) {
+    pub fn on_handed_over(
+        &mut self,
+        ctx: &mut Ctx,
+        copies: &Copies,
+        watched: &Subscriptions,
+        object: ObjectId,
+    ) {
+        let Some(leaving) = &mut self.0 else {
+            // Nothing is handed over while we stay.
+            return;
+        };
         let elsewhere = |(node, report): (NodeId, &CopyReport)| {
             let stays = report.complete && report.pinned && !report.leaving;
-            stays && node != self.ctx.me && self.ctx.shards.contains(node)
+            stays && node != ctx.me && ctx.shards.contains(node)
         };
-        if !self.ctx.is_leaving {
-            return;
-        }
-        let done = !self.stays_here(object) || self.subscriptions.copies(object).any(elsewhere);
-        let Some(leaving) = &mut self.leaving else { return };
+        let done = !stays_here(copies, object) || watched.copies(object).any(elsewhere);
         match done {
             true => leaving.kept_here.remove(&object),
             // Perhaps it was handed over before, to a node that is gone.
             false => leaving.kept_here.insert(object),
         };
         if done {
-            self.leave_if_nothing_is_left();
+            ctx.notices.push_back(Notice::WorkEnded);
         }
     }
+}
 
-    /// Leaves, if nothing more is to be handed over.
-    pub(crate) fn leave_if_nothing_is_left(&mut self) {
-        if !self.is_handing_over() {
-            return;
-        }
-        let handed_over = |leaving: &Leaving| leaving.behind.is_none() && leaving.kept_here.is_empty();
-        // Members that were lost may be found again in time, unless there never were any.
-        let alone = self.ctx.shards.len() == 1 && self.members.expects_nobody();
-        let busy = !self.writes.is_empty() || !self.reductions.is_empty() || self.slots.await_commits();
-        if alone || (!busy && self.leaving.as_ref().is_some_and(handed_over)) {
-            self.ctx.timers.set(self.ctx.now, Timer::Leave);
-        }
-    }
-
-    /// From then on it decides nothing, because it could not notify anybody.
-    pub(crate) fn has_left(&self) -> bool {
-        self.leaving.as_ref().is_some_and(|leaving| leaving.is_gone)
-    }
-
-    pub(crate) fn on_leave_timer(&mut self) {
-        if let Some(leaving) = &mut self.leaving {
-            leaving.is_gone = true;
-        }
-        // Owners remove the subscriptions of a departed node by themselves: no unsubscriptions are sent.
-        let changes = self.members.leave(self.ctx.now);
-        self.on_member_changes(changes);
-        self.ctx.out.push_back(Output::Left);
-    }
+/// Whether there is a sealed copy here that is pinned and public.
+fn stays_here(copies: &Copies, object: ObjectId) -> bool {
+    copies.live_copy(object).is_some_and(|copy| copy.public && copy.pinned && copy.is_sealed())
 }

@@ -7,8 +7,9 @@
 //! - A get: `calls` → `fetch` asks the owner, which lends a sender → `sends` there.
 //! - A reduce: `reduce`.
 //!
-//! Components have private state, and are lent `ctx`. One that has something to say to those above it pushes a
-//! notice, which `settle` hands on. So far these are `copies`, `directory` and `sends`; the others are still methods of `Core`.
+//! Components have private state, and are lent `ctx`. One that has something to say to those above it pushes a notice,
+//! which `settle` hands on. These are `copies`, `directory`, `sends`, `subscriptions` and `leave`; the others are still
+//! methods of `Core`.
 #![forbid(unsafe_code)]
 
 mod calls;
@@ -57,7 +58,7 @@ use directory::Directory;
 use fetch::Fetches;
 use io::ClientId;
 use joining::{Joining, MembersHeard, Newcomers};
-use leave::Leaving;
+use leave::Leave;
 use members::Members;
 use puts::Writes;
 use reduce::{Reduction, Slots};
@@ -77,8 +78,7 @@ pub struct Core {
     members_heard: MembersHeard,
     /// The number of the last inventory of our copies that was sent to another node.
     last_inventory: u64,
-    /// Set while the daemon is about to end: copies that only this node holds are handed over.
-    leaving: Option<Leaving>,
+    leave: Leave,
     /// Count of invalid messages.
     bad_messages: u64,
     long_work: LongWork,
@@ -120,7 +120,7 @@ impl Core {
             newcomers: Newcomers::default(),
             members_heard: MembersHeard::default(),
             last_inventory: 0,
-            leaving: None,
+            leave: Leave::default(),
             bad_messages: 0,
             long_work: LongWork::default(),
             needs_resync: BTreeSet::new(),
@@ -147,7 +147,7 @@ impl Core {
     pub fn handle(&mut self, now: Duration, input: Input) {
         debug_assert!(now >= self.ctx.now, "time went back");
         self.ctx.now = now;
-        if self.has_left() {
+        if self.leave.has_left() {
             return;
         }
         self.copies.begin_turn();
@@ -189,7 +189,9 @@ impl Core {
                     self.ctx.links.on_bandwidth(peer, bytes_per_s);
                 }
             }
-            Input::Leave { within } => self.on_leave(within),
+            Input::Leave { within } => {
+                self.leave.begin(&mut self.ctx, &mut self.copies, &mut self.subscriptions, within);
+            }
             Input::StoodStill { time } => {
                 if self.joining.is_none() && self.members.may_be_held_for_dead_after(time) {
                     self.directory.recover_everything(&mut self.ctx);
@@ -200,7 +202,7 @@ impl Core {
         }
         self.settle();
         self.on_time();
-        if !self.has_left() {
+        if !self.leave.has_left() {
             self.settle();
             self.take_part_when_joined();
         }
@@ -214,7 +216,7 @@ impl Core {
     /// The latest time at which `handle` must be called with `Tick`.
     pub fn next_deadline(&self) -> Option<Duration> {
         let next = [self.ctx.timers.next(), self.members.next_deadline()].into_iter().flatten().min();
-        next.filter(|_| !self.has_left())
+        next.filter(|_| !self.leave.has_left())
     }
 
     fn on_time(&mut self) {
@@ -223,7 +225,7 @@ impl Core {
         while let Some(timer) = self.ctx.timers.pop(self.ctx.now) {
             self.on_timer(timer);
             self.hand_on_notices();
-            if self.has_left() {
+            if self.leave.has_left() {
                 break;
             }
         }
@@ -238,7 +240,7 @@ impl Core {
             Timer::Questions => self.ask_due_questions(),
             Timer::LongWork => self.work_on_calls(),
             Timer::Refresh => self.on_refresh(),
-            Timer::RefreshWatched => self.refresh_watched(),
+            Timer::RefreshWatched => self.subscriptions.repeat_some(&mut self.ctx),
             Timer::Resync(node) => self.on_resync(node),
             Timer::NotPulled => self.ask_for_pulls(),
             Timer::Join => self.on_join_timer(),
@@ -250,7 +252,9 @@ impl Core {
             Timer::Ping(node) => self.ping(node),
             Timer::OwnInventory => self.take_own_inventory(),
             Timer::Strangers => self.forget_strangers(),
-            Timer::HandOver => self.hand_over_some(),
+            Timer::HandOver => {
+                self.leave.hand_over_some(&mut self.ctx, &mut self.copies, &mut self.subscriptions);
+            }
             Timer::Leave => self.on_leave_timer(),
             Timer::Asks(object) => self.directory.serve_asks(&mut self.ctx, &self.copies, object),
             Timer::Pin(object) => self.directory.on_pin_timer(&mut self.ctx, object),
@@ -291,7 +295,8 @@ impl Core {
         self.directory.gauges(&mut gauges);
         gauges.push(self.copies.gauge());
         gauges.extend(self.calls_gauges());
-        gauges.extend(self.long_work_gauges());
+        gauges.push(self.subscriptions.gauge());
+        gauges.push(self.long_work.gauge());
         gauges.push(self.sends.gauge());
         gauges.push(self.fetches.gauge());
         let name = "messages of peers that cannot be right".to_owned();

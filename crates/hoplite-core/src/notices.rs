@@ -1,7 +1,10 @@
 //! What a component lets those above it know. It pushes a notice, and `settle` hands it on, before any other message is
 //! handled. So no component calls one above it.
 
-use hoplite_types::{CopyId, Edition, ObjectId};
+use hoplite_types::peer::CopyReport;
+use hoplite_types::{Blob, CopyId, Edition, ObjectId};
+
+use crate::subscriptions::{News, Watcher};
 
 /// An event inside this node.
 #[derive(Debug)]
@@ -18,4 +21,12 @@ pub(crate) enum Notice {
     Withdrawn { object: ObjectId, seq: u64 },
     /// A client or another node was given bytes that came from elsewhere.
     Shown { object: ObjectId, edition: Edition },
+    /// There is news of a watched object, for one of its watchers.
+    Watched { watcher: Watcher, object: ObjectId, news: News },
+    /// A small source of a reduction came with the news of it.
+    SourceCame { number: u64, object: ObjectId, report: CopyReport, payload: Blob },
+    /// Copies of some sources of a reduction went with their nodes.
+    SourcesGone(u64),
+    /// Work is over that this node has to do before it leaves.
+    WorkEnded,
 }

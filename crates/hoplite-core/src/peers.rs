@@ -144,10 +144,10 @@ impl Core {
             DirectoryAnswer::Deleted { deletion } => self.on_deleted(from, id, deletion),
             DirectoryAnswer::Lost => self.on_lost(id),
             DirectoryAnswer::Copy { node, report, payload } => {
-                self.on_copy_reported(id, node, report, payload);
+                self.subscriptions.on_copy_reported(&mut self.ctx, id, node, report, payload);
             }
-            DirectoryAnswer::CopyGone { node } => self.on_copy_gone(id, node),
-            DirectoryAnswer::Holders { nodes } => self.on_holders(id, &nodes),
+            DirectoryAnswer::CopyGone { node } => self.subscriptions.on_copy_gone(&mut self.ctx, id, node),
+            DirectoryAnswer::Holders { nodes } => self.subscriptions.on_holders(&mut self.ctx, id, &nodes),
             DirectoryAnswer::NotYet { ask, copies } => self.on_not_yet(id, ask, copies),
             DirectoryAnswer::Pin => self.on_pin(id),
             DirectoryAnswer::AskAgain { edition, sender } => self.on_ask_again(id, edition, sender),
@@ -243,7 +243,7 @@ impl Core {
             self.drop_fetch(id);
             let message = format!("{}: {id} was deleted", self.ctx.me);
             self.fail_wants(id, ErrorKind::Deleted, &message);
-            self.watched_deleted(id);
+            self.subscriptions.on_deleted(&mut self.ctx, id);
             self.fail_reductions_onto(id);
             match (self.write_of(id), self.copies.live(id)) {
                 (Some(writing), _) => self.on_write_verdict(writing, Verdict::Deleted),
@@ -307,7 +307,7 @@ impl Core {
         self.release_slots_of(node);
         self.commits_member_down(node);
         self.directory.on_node_down(&mut self.ctx, node);
-        self.subscriptions_member_down(node);
+        self.subscriptions.on_node_down(&mut self.ctx, node);
         let moved = moved.unwrap_or_else(|| self.ctx.shards.forget_claims_of(node));
         self.on_owners_moved(&moved);
         for backup in self.directory.backup_owners_of(&self.ctx, node) {

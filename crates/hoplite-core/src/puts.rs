@@ -15,11 +15,13 @@ use hoplite_types::client::Reply;
 use hoplite_types::peer::{Seal, Verdict};
 use hoplite_types::{mix64, Blob, Claim, CopyId, Edition, Error, ErrorKind, Header, NodeId, ObjectId, Stamp};
 
-use crate::calls::{Pending, STEPS_PER_TURN};
+use crate::calls::Pending;
 use crate::copies::SpaceWaiter;
 use crate::copies::{Copy, NewCopy, Phase};
+use crate::ctx::STEPS_PER_TURN;
 use crate::fetch::{Early, Want};
 use crate::io::{ClientId, Output};
+use crate::notices::Notice;
 use crate::Core;
 
 /// The directory's verdict on a writing.
@@ -324,7 +326,7 @@ impl Core {
                 self.copies.doom(&mut self.ctx, copy);
             }
             self.copies.remove_user(&mut self.ctx, copy);
-            self.leave_if_nothing_is_left();
+            self.ctx.notices.push_back(Notice::WorkEnded);
         }
     }
 
@@ -378,7 +380,7 @@ impl Core {
             }
             Acceptance::Superseded => {
                 self.wait_for_first(client, call, id);
-                return self.leave_if_nothing_is_left();
+                return self.ctx.notices.push_back(Notice::WorkEnded);
             }
             Acceptance::Refused(Verdict::OtherKind(other)) => {
                 let message = format!(
@@ -393,7 +395,7 @@ impl Core {
             }
         }
         self.copies.remove_user(&mut self.ctx, id);
-        self.leave_if_nothing_is_left();
+        self.ctx.notices.push_back(Notice::WorkEnded);
     }
 
     /// 64 bits that no other writing anywhere uses.

@@ -17,10 +17,6 @@ use crate::shards::{Moved, ShardSet};
 use crate::timers::Timer;
 use crate::Core;
 
-/// Limit of subscriptions that are repeated in one turn. There may be many, and hardly ever is one lost unnoticed.
-const WATCHED_PER_TURN: usize = 256;
-const WATCHED_PAUSE: Duration = Duration::from_millis(5);
-
 /// How soon after its connection broke a peer is resynced.
 const RESYNC_AFTER: Duration = Duration::from_millis(50);
 
@@ -91,10 +87,7 @@ impl Core {
     pub(crate) fn repeat_questions(&mut self, shards: &ShardSet) {
         let of = |id: ObjectId| shards.contains(id.shard());
         self.repeat_asks(shards);
-        self.subscriptions.repeat(shards);
-        if !self.ctx.timers.is_set(Timer::RefreshWatched) {
-            self.refresh_watched();
-        }
+        self.subscriptions.repeat(&mut self.ctx, shards);
         self.calls.repeat_questions(of);
         self.ask_due_questions();
         self.repeat_verdict_requests(of);
@@ -119,16 +112,6 @@ impl Core {
             || self.has_commits()
             || self.slots.has_reports()
             || self.ctx.shards.has_claimed()
-    }
-
-    /// Repeats subscriptions, a few at a time.
-    pub(crate) fn refresh_watched(&mut self) {
-        for object in self.subscriptions.next_to_repeat(WATCHED_PER_TURN) {
-            self.subscribe(object);
-        }
-        if self.subscriptions.is_repeating() {
-            self.ctx.timers.set(self.ctx.now + WATCHED_PAUSE, Timer::RefreshWatched);
-        }
     }
 
     /// Drops old claims of nodes to shards: by now they have either turned out true, or were false.

@@ -1,11 +1,14 @@
 //! Hands on what one component lets those above it know, until nothing is left: notices first, then objects whose puts
 //! and fetches are to be retried, then messages to ourselves, then space and those who wait for it.
 
-use hoplite_types::ObjectId;
+use hoplite_types::{CopyId, ObjectId};
 
-use crate::calls::STEPS_PER_TURN;
 use crate::copies::{Retry, SpaceWaiter};
+use crate::ctx::STEPS_PER_TURN;
+use crate::io::Output;
 use crate::notices::Notice;
+use crate::subscriptions::{News, Watcher};
+use crate::timers::Timer;
 use crate::Core;
 
 /// Limit on how often the waiters for space are retried after one input. Space that changes once more waits for the
@@ -55,7 +58,7 @@ impl Core {
             Notice::Opened(object) => self.on_opened(object),
             Notice::Sealed { copy, object } => {
                 if self.copies.get(copy).is_some_and(|copy| copy.pinned && !copy.doomed) {
-                    self.hand_over(copy, object);
+                    self.hand_over(copy);
                 }
                 // Answered first, while the copy is surely here: a slot that starts now may evict it again.
                 self.satisfy_wants(object);
@@ -66,12 +69,43 @@ impl Core {
                 self.slot_copy_gone(copy);
                 self.sends.stop(&mut self.ctx, copy);
                 if public {
-                    self.on_handed_over(object);
+                    self.leave.on_handed_over(&mut self.ctx, &self.copies, &self.subscriptions, object);
                 }
             }
             Notice::Released(object) => self.drop_unwanted_fetch(object),
             Notice::Withdrawn { object, seq } => self.fetches.note_withdrawn(object, seq),
             Notice::Shown { object, edition } => self.directory.note_shown(object, edition),
+            Notice::Watched { watcher, object, news } => self.on_news(watcher, object, news),
+            Notice::SourceCame { number, object, report, payload } => {
+                self.bring_source(number, object, &report, payload);
+            }
+            Notice::SourcesGone(number) => self.on_sources_gone(number),
+            Notice::WorkEnded => self.leave_if_nothing_is_left(),
+        }
+    }
+
+    fn on_news(&mut self, watcher: Watcher, object: ObjectId, news: News) {
+        match (watcher, news) {
+            (Watcher::Call(client, call, place), News::Change) => {
+                self.on_waited_complete(client, call, place, object);
+            }
+            (Watcher::Call(client, call, place), News::Lost) => {
+                self.on_waited_lost(client, call, place, object);
+            }
+            (Watcher::Call(client, call, place), News::Deleted) => {
+                self.on_waited_deleted(client, call, place, object);
+            }
+            (Watcher::Reduction(number), News::Change) => self.on_reduction_change(number, object),
+            (Watcher::Reduction(number), News::Deleted) => self.on_reduction_deleted(number, object),
+            // A source may be put again, or appear elsewhere; the reduction's time-out reports its state.
+            (Watcher::Reduction(_), News::Lost) => {}
+            (Watcher::Leave, News::Change) => {
+                self.leave.on_handed_over(&mut self.ctx, &self.copies, &self.subscriptions, object)
+            }
+            // If it is deleted, our copy is removed in a moment, which is noticed.
+            (Watcher::Leave, News::Lost | News::Deleted) => {}
+            // Calls that want the object are notified through `fail_wants`.
+            (Watcher::Fetch, _) => {}
         }
     }
 
@@ -111,5 +145,32 @@ impl Core {
         self.copies.continue_pass();
         self.retry_space_waiters();
         self.copies.end_pass();
+    }
+
+    /// If we are leaving: the copy is pinned here, and must be pinned elsewhere.
+    pub(crate) fn hand_over(&mut self, copy: CopyId) {
+        self.leave.hand_over(&mut self.ctx, &mut self.copies, &mut self.subscriptions, copy);
+    }
+
+    /// Leaves, if nothing more is to be handed over.
+    fn leave_if_nothing_is_left(&mut self) {
+        if !self.leave.is_handing_over(&self.ctx) {
+            // We stay; or the time for that is up, and a timer is set.
+            return;
+        }
+        // Members that were lost may be found again in time, unless there never were any.
+        let alone = self.ctx.shards.len() == 1 && self.members.expects_nobody();
+        let busy = !self.writes.is_empty() || !self.reductions.is_empty() || self.slots.await_commits();
+        if alone || (!busy && self.leave.has_handed_over()) {
+            self.ctx.timers.set(self.ctx.now, Timer::Leave);
+        }
+    }
+
+    pub(crate) fn on_leave_timer(&mut self) {
+        self.leave.note_left();
+        // Owners remove the subscriptions of a departed node by themselves: no unsubscriptions are sent.
+        let changes = self.members.leave(self.ctx.now);
+        self.on_member_changes(changes);
+        self.ctx.out.push_back(Output::Left);
     }
 }

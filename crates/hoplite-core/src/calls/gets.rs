@@ -3,8 +3,8 @@
 use hoplite_types::client::Reply;
 use hoplite_types::{Error, ErrorKind, ObjectId};
 
-use super::long_work::STEPS_PER_TURN;
 use super::Pending;
+use crate::ctx::STEPS_PER_TURN;
 use crate::fetch::{Early, Want};
 use crate::io::ClientId;
 use crate::Core;

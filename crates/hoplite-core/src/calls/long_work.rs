@@ -1,7 +1,6 @@
 //! Long work for clients, split into short turns so that no other call waits for it:
 //!
-//! - watching many objects, and ending that
-//! - notifying watchers: of a node that has gone with many objects, or many watchers of one object
+//! - watching many objects, ending that, and notifying many watchers (see `subscriptions`)
 //! - prefetching many objects
 //! - giving one object to many waiting calls, or failing them all
 //! - making space by evicting many copies
@@ -14,19 +13,11 @@ use hoplite_types::client::Gauge;
 use hoplite_types::peer::PeerMessage;
 use hoplite_types::{ErrorKind, NodeId, ObjectId};
 
-use super::Pending;
+use crate::ctx::STEPS_PER_TURN;
 use crate::fetch::Want;
 use crate::io::ClientId;
-use crate::reduce::Reduction;
 use crate::subscriptions::Watcher;
-use crate::timers::Timer;
 use crate::Core;
-
-/// Steps of one turn: a millisecond's work or two.
-pub(crate) const STEPS_PER_TURN: usize = 1024;
-
-/// Limit of watched objects, each counted once per watcher here: half a kilobyte each, with the owner's reports.
-const WATCHED_MAX: usize = 1 << 21;
 
 /// Limit of objects that wait to be prefetched; more are dropped.
 const PREFETCHES_MAX: usize = 1 << 17;
@@ -34,9 +25,6 @@ const PREFETCHES_MAX: usize = 1 << 17;
 /// The work that is left.
 #[derive(Debug, Default)]
 pub(crate) struct LongWork {
-    unwatch: VecDeque<(Watcher, Vec<ObjectId>)>,
-    /// Waits and reductions, and the place of the next object in the list of each.
-    watch: VecDeque<(Watcher, usize)>,
     prefetch: VecDeque<(Vec<ObjectId>, Vec<NodeId>)>,
     gone: VecDeque<ClientId>,
     /// Objects that are or were here, and for which more calls wait than could be answered at once.
@@ -46,19 +34,25 @@ pub(crate) struct LongWork {
     go_on: BTreeSet<ObjectId>,
     /// Lost objects, each with the last of its waiting calls that was notified, of more than could be at once.
     lost: BTreeMap<ObjectId, Want>,
-    /// The number of ids in `watch`, and in `prefetch`.
-    to_watch: usize,
+    /// The number of ids in `prefetch`.
     to_prefetch: usize,
-    /// Counts of calls that were refused because too much is watched, and of ids that were not prefetched.
-    refused: u64,
+    /// Count of ids that were not prefetched.
     left_out: u64,
 }
 
 impl LongWork {
     pub fn is_empty(&self) -> bool {
-        let watches = self.unwatch.is_empty() && self.watch.is_empty();
         let news = self.give.is_empty() && self.lost.is_empty() && self.go_on.is_empty();
-        watches && news && self.prefetch.is_empty() && self.gone.is_empty()
+        news && self.prefetch.is_empty() && self.gone.is_empty()
+    }
+
+    pub fn gauge(&self) -> Gauge {
+        Gauge {
+            name: "objects to prefetch".to_owned(),
+            value: self.to_prefetch as u64,
+            limit: PREFETCHES_MAX as u64,
+            met: self.left_out,
+        }
     }
 
     /// Whether the calls that wait for an object get it in turns.
@@ -73,56 +67,21 @@ fn take_some(ids: &mut Vec<ObjectId>, most: usize) -> Vec<ObjectId> {
 }
 
 impl Core {
-    pub(crate) fn long_work_gauges(&self) -> [Gauge; 2] {
-        let gauge = |name: &str, value: usize, limit: usize, met| Gauge {
-            name: name.to_owned(),
-            value: value as u64,
-            limit: limit as u64,
-            met,
-        };
-        let (work, watched) = (&self.long_work, self.subscriptions.pairs());
-        [
-            gauge("objects watched", watched + work.to_watch, WATCHED_MAX, work.refused),
-            gauge("objects to prefetch", work.to_prefetch, PREFETCHES_MAX, work.left_out),
-        ]
-    }
-
     /// Whether so many more objects may be watched; if not, the call is refused.
     pub(crate) fn may_watch(&mut self, client: ClientId, call: u64, count: usize) -> bool {
-        let watched = self.subscriptions.pairs() + self.long_work.to_watch;
-        let may = watched + count <= WATCHED_MAX;
-        if !may {
-            self.long_work.refused += 1;
-            let message = format!(
-                "{}: {watched} objects are waited for or reduced here, {count} more would be over {WATCHED_MAX}",
-                self.ctx.me
-            );
-            self.reply_error(client, call, ErrorKind::LimitReached, message);
+        match self.subscriptions.may_watch(&self.ctx, count) {
+            Ok(()) => true,
+            Err(message) => {
+                self.reply_error(client, call, ErrorKind::LimitReached, message);
+                false
+            }
         }
-        may
     }
 
     /// Starts watching the objects of a wait or a reduction, the first of many now.
     pub(crate) fn watch_all(&mut self, watcher: Watcher, count: usize) {
-        let some = count.min(STEPS_PER_TURN);
-        if some < count {
-            self.long_work.to_watch += count - some;
-            self.long_work.watch.push_back((watcher, some));
-            self.ctx.work_on_calls_soon();
-        }
-        self.watch_places(watcher, 0..some);
-    }
-
-    /// The number of objects that it will watch in all.
-    fn watched_in_all(&self, watcher: Watcher) -> Option<usize> {
-        match watcher {
-            Watcher::Call(client, call, _) => match self.pending(client, call)? {
-                Pending::Wait { ids, .. } => Some(ids.len()),
-                _ => None,
-            },
-            Watcher::Reduction(number) => self.reductions.get(&number).map(Reduction::sources_count),
-            Watcher::Leave | Watcher::Fetch => None,
-        }
+        let places = self.subscriptions.begin_watching(&mut self.ctx, watcher, count);
+        self.watch_places(watcher, places);
     }
 
     fn watch_places(&mut self, watcher: Watcher, places: Range<usize>) {
@@ -130,35 +89,6 @@ impl Core {
             Watcher::Call(client, call, _) => self.watch_for_wait(client, call, places),
             Watcher::Reduction(number) => self.watch_sources(number, places),
             Watcher::Leave | Watcher::Fetch => {}
-        }
-    }
-
-    /// Ends watching these objects. The last of them may not be watched yet.
-    pub(crate) fn end_watching(&mut self, watcher: Watcher, mut ids: Vec<ObjectId>) {
-        let work = &mut self.long_work;
-        work.watch.retain(|&(other, next)| {
-            let is_it = other == watcher;
-            if is_it {
-                work.to_watch -= ids.len() - next;
-                ids.truncate(next);
-            }
-            !is_it
-        });
-        self.unwatch_last(watcher, &mut ids);
-        if !ids.is_empty() {
-            self.long_work.unwatch.push_back((watcher, ids));
-            self.ctx.work_on_calls_soon();
-        }
-    }
-
-    fn unwatch_last(&mut self, watcher: Watcher, ids: &mut Vec<ObjectId>) {
-        let some = take_some(ids, STEPS_PER_TURN);
-        for (object, place) in some.into_iter().zip(ids.len()..) {
-            let watcher = match watcher {
-                Watcher::Call(client, call, _) => Watcher::Call(client, call, place),
-                other => other,
-            };
-            self.unwatch(object, watcher);
         }
     }
 
@@ -180,28 +110,18 @@ impl Core {
         self.work_on_calls();
     }
 
-    /// A node is gone: the first watchers of its copies are notified now, unless other work waits for its turn.
-    pub(crate) fn work_on_the_gone(&mut self) {
-        if !self.ctx.timers.is_set(Timer::LongWork) {
-            self.forget_gone_copies(STEPS_PER_TURN);
-        }
-        if self.subscriptions.has_gone() {
-            self.ctx.work_on_calls_soon();
-        }
-    }
-
     /// A turn of each kind of work, each for the next client in line.
     pub(crate) fn work_on_calls(&mut self) {
         let turns: [fn(&mut Core); 11] = [
             Core::forget_some,
-            |core| core.forget_gone_copies(STEPS_PER_TURN),
-            Core::tell_next_watchers,
+            |core| core.subscriptions.forget_gone_copies(&mut core.ctx, STEPS_PER_TURN),
+            |core| core.subscriptions.tell_next(&mut core.ctx),
             Core::give_some,
             Core::go_on_some,
             Core::continue_space_waiters,
             Core::fail_next,
             Core::tell_next_lost,
-            Core::unwatch_some,
+            |core| core.subscriptions.unwatch_some(&mut core.ctx),
             Core::watch_some,
             Core::prefetch_some,
         ];
@@ -210,8 +130,7 @@ impl Core {
             self.hand_on_notices();
         }
         let wants = self.fetches.next_failing().is_some() || self.copies.has_more_waiters();
-        let watched = self.subscriptions.has_gone() || self.subscriptions.is_telling();
-        if !self.long_work.is_empty() || wants || watched {
+        if !self.long_work.is_empty() || wants || self.subscriptions.has_work() {
             self.ctx.work_on_calls_soon();
         }
     }
@@ -265,24 +184,10 @@ impl Core {
         }
     }
 
-    fn unwatch_some(&mut self) {
-        if let Some((watcher, mut ids)) = self.long_work.unwatch.pop_front() {
-            self.unwatch_last(watcher, &mut ids);
-            if !ids.is_empty() {
-                self.long_work.unwatch.push_back((watcher, ids));
-            }
-        }
-    }
-
     fn watch_some(&mut self) {
-        let Some((watcher, place)) = self.long_work.watch.pop_front() else { return };
-        let Some(end) = self.watched_in_all(watcher) else { return };
-        let next = (place + STEPS_PER_TURN).min(end);
-        self.long_work.to_watch -= next - place;
-        if next < end {
-            self.long_work.watch.push_back((watcher, next));
+        if let Some((watcher, places)) = self.subscriptions.next_to_watch() {
+            self.watch_places(watcher, places);
         }
-        self.watch_places(watcher, place..next);
     }
 
     fn prefetch_some(&mut self) {

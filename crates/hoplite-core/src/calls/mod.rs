@@ -18,7 +18,7 @@ use hoplite_types::client::{Gauge, Reply, Request};
 use hoplite_types::peer::DirectoryRequest;
 use hoplite_types::{limits, Blob, Error, ErrorKind, Header, NodeId, ObjectId};
 
-pub(crate) use long_work::{LongWork, STEPS_PER_TURN};
+pub(crate) use long_work::LongWork;
 
 use crate::copies::SpaceWaiter;
 use crate::fetch::Want;
@@ -306,7 +306,7 @@ impl Core {
                 self.calls.tokens.remove(&token);
             }
             Pending::Wait { ids, poll, .. } => {
-                self.end_watching(Watcher::Call(client, call, 0), ids);
+                self.subscriptions.end_watching(&mut self.ctx, Watcher::Call(client, call, 0), ids);
                 poll.into_iter().flat_map(|poll| poll.unanswered).for_each(|token| {
                     self.calls.tokens.remove(&token);
                 });

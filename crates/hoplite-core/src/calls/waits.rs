@@ -95,7 +95,9 @@ impl Core {
                 return;
             };
             let id = ids[place];
-            self.watch(id, Watcher::Call(client, call, place));
+            if self.subscriptions.watch(&mut self.ctx, id, Watcher::Call(client, call, place)) {
+                self.on_waited_lost(client, call, place, id);
+            }
             if self.subscriptions.is_complete(id) {
                 self.on_waited_complete(client, call, place, id);
             }

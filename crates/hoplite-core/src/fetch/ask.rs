@@ -48,7 +48,7 @@ impl Core {
             fetch.known = None;
             self.repeat_ask(object);
             if before == State::NoSpace {
-                self.unwatch(object, Watcher::Fetch);
+                self.subscriptions.unwatch(&mut self.ctx, object, Watcher::Fetch);
             }
         }
     }
@@ -90,7 +90,7 @@ impl Core {
     pub(super) fn wait_for_space_to_fetch(&mut self, object: ObjectId, size: u64) {
         if let Some(fetch) = self.fetches.running.get_mut(&object) {
             fetch.state = State::NoSpace;
-            self.watch(object, Watcher::Fetch);
+            self.subscriptions.watch(&mut self.ctx, object, Watcher::Fetch);
         }
         self.copies.wait_for_space(&mut self.ctx, SpaceWaiter::Fetch { object }, size);
     }

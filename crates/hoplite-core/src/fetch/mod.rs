@@ -318,7 +318,7 @@ impl Core {
                 }
                 State::NoSpace => {
                     self.copies.end_wait_for_space(SpaceWaiter::Fetch { object });
-                    self.unwatch(object, Watcher::Fetch);
+                    self.subscriptions.unwatch(&mut self.ctx, object, Watcher::Fetch);
                 }
                 State::Resting => self.ctx.timers.clear(Timer::AskAgain(object)),
                 State::Receiving(_) => {}

@@ -130,7 +130,7 @@ impl Core {
 
     /// The last complete copy is gone: calls that asked to fail on a loss do.
     pub(crate) fn on_lost(&mut self, object: ObjectId) {
-        self.watched_lost(object);
+        self.subscriptions.on_lost(&mut self.ctx, object);
         if let Some(copy) = self.copies.sealed(object) {
             // The owner mistook a repeated ask, sent before its answer, for a new one.
             return self.announce_again(copy);
@@ -178,7 +178,7 @@ impl Core {
                 self.copies.with(copy, |copy| copy.pinned = true);
                 self.copies.announce(&mut self.ctx, copy, true, false);
                 // If we are leaving, it is to be pinned elsewhere.
-                self.hand_over(copy, object);
+                self.hand_over(copy);
             }
             None => {
                 self.copies.add_pin(object);

@@ -89,7 +89,7 @@ impl Core {
             self.ctx.send(node, PeerMessage::ReleaseSlots { reduction: id }, None);
         }
         for source in all {
-            self.unwatch(source, Watcher::Reduction(number));
+            self.subscriptions.unwatch(&mut self.ctx, source, Watcher::Reduction(number));
         }
         for node in assigned {
             self.repeat_commit(number, node);
@@ -153,7 +153,7 @@ impl Core {
             self.ctx.timers.set(self.ctx.now + ROOT_LOST_FOR, Timer::RootLost(number));
         }
         let target = self.reductions[&number].request.target;
-        self.watch(target, Watcher::Reduction(number));
+        self.subscriptions.watch(&mut self.ctx, target, Watcher::Reduction(number));
         self.look_for_committed_target(number);
     }
 

@@ -198,15 +198,13 @@ impl Core {
         self.advance_in_time(number);
     }
 
-    /// Copies of some of its sources went with their nodes. Returns how many sources it has.
-    pub(crate) fn on_sources_gone(&mut self, number: u64) -> usize {
-        let Some(reduction) = self.reductions.get(&number) else { return 0 };
-        let sources = reduction.request.sources.len();
+    /// Copies of some of its sources went with their nodes.
+    pub(crate) fn on_sources_gone(&mut self, number: u64) {
+        let Some(reduction) = self.reductions.get(&number) else { return };
         // A committed reduction waits for its target, and small sources are here or wanted.
         if reduction.commitment.is_none() && reduction.small.is_none() {
             self.advance_in_time(number);
         }
-        sources
     }
 
     /// With many slots, arrivals are looked at together: to look at all slots for each arrival would take longer than

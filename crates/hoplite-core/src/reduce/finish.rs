@@ -6,6 +6,7 @@ use hoplite_types::{Error, ErrorKind, ObjectId, ReductionId};
 
 use super::coordinator::Reduction;
 use crate::io::ClientId;
+use crate::notices::Notice;
 use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
@@ -57,8 +58,13 @@ impl Core {
         }
         let target = reduction.request.target;
         self.targets.remove(&(target.shard(), target, number));
-        self.unwatch(target, Watcher::Reduction(number));
-        self.end_watching(Watcher::Reduction(number), reduction.request.sources.clone());
+        self.subscriptions.end_reduction(number);
+        self.subscriptions.unwatch(&mut self.ctx, target, Watcher::Reduction(number));
+        self.subscriptions.end_watching(
+            &mut self.ctx,
+            Watcher::Reduction(number),
+            reduction.request.sources.clone(),
+        );
         let claim = ReductionId { coordinator: self.ctx.me, number }.claim();
         // The root's own message may be lost with it.
         self.ctx.ask_owner(target, DirectoryRequest::ReleaseClaim { claim, made: outcome.is_ok() }, None);
@@ -74,7 +80,7 @@ impl Core {
             };
             self.finish_call(reduction.client, call, reply);
         }
-        self.leave_if_nothing_is_left();
+        self.ctx.notices.push_back(Notice::WorkEnded);
     }
 
     pub(crate) fn detach_reduction(&mut self, number: u64) {

@@ -12,7 +12,7 @@ use super::reduce_scatter::STRIPINGS_MAX;
 use crate::calls::Pending;
 use crate::cost::{small_sum_bytes_max, Degree};
 use crate::io::ClientId;
-use crate::subscriptions::Watcher;
+use crate::subscriptions::{SourcesWatch, Watcher};
 use crate::timers::Timer;
 use crate::Core;
 
@@ -73,6 +73,7 @@ impl Core {
             commitment: None,
         };
         let target = reduction.target();
+        self.subscriptions.begin_reduction(number, SourcesWatch { small_bytes_max, count });
         self.targets.insert((target.shard(), target, number));
         self.reductions.insert(number, reduction);
         self.claim_target(number);
@@ -83,7 +84,11 @@ impl Core {
     pub(crate) fn watch_sources(&mut self, number: u64, places: Range<usize>) {
         for place in places.clone() {
             let Some(reduction) = self.reductions.get(&number) else { return };
-            self.watch(reduction.request.sources[place], Watcher::Reduction(number));
+            self.subscriptions.watch(
+                &mut self.ctx,
+                reduction.request.sources[place],
+                Watcher::Reduction(number),
+            );
         }
         if self.reductions.get(&number).is_some_and(|reduction| reduction.sources_count() == places.end) {
             self.ask_what_exists(number);

@@ -15,6 +15,7 @@ use hoplite_types::{CopyId, Edition, Error, ErrorKind, NodeId, ObjectId, Reducti
 use super::folds::{rule, FoldFor};
 use super::slot_table::{MaySeal, Running, SlotKey, State};
 use crate::copies::{NewCopy, Phase};
+use crate::notices::Notice;
 use crate::Core;
 
 impl Core {
@@ -206,7 +207,7 @@ impl Core {
             // If the target is wanted here, it is fetched like any object, once some node has it.
             self.copies.vacate(running.assignment.out);
         }
-        self.leave_if_nothing_is_left();
+        self.ctx.notices.push_back(Notice::WorkEnded);
     }
 
     /// The copy that a slot writes into was doomed (its target was deleted): the slot must not use it again.

@@ -45,13 +45,7 @@ impl Small {
 
 impl Core {
     /// A small source came with its notification.
-    pub(crate) fn bring_source(
-        &mut self,
-        number: u64,
-        source: ObjectId,
-        report: &CopyReport,
-        payload: &Blob,
-    ) {
+    pub(crate) fn bring_source(&mut self, number: u64, source: ObjectId, report: &CopyReport, payload: Blob) {
         let Some(reduction) = self.reductions.get(&number) else { return };
         let Some(index) = reduction.index_of(source) else { return };
         let fits = report.size <= reduction.small_bytes_max && payload.0.len() as u64 == report.size;
@@ -64,7 +58,7 @@ impl Core {
         let (pinned, public, stamp, claim) = (false, false, None, None);
         let new = NewCopy { object, edition, size, header, phase, pinned, public, stamp, claim };
         let Some(copy) = self.copies.open(&mut self.ctx, new) else { return };
-        self.ctx.out.push_back(Output::Write { copy, bytes: payload.0.clone() });
+        self.ctx.out.push_back(Output::Write { copy, bytes: payload.0 });
         self.copies.seal(&mut self.ctx, copy, Seal::default());
         self.reductions.get_mut(&number).expect("seen above").brought.insert(index, copy);
     }
