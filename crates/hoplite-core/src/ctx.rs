@@ -73,6 +73,8 @@ pub(crate) struct Ctx {
     pub notices: VecDeque<Notice>,
     /// One counter numbers everything: copies, transfers, reports, questions.
     pub last_number: u64,
+    /// The number of the last inventory of our copies that was sent to another node.
+    pub last_inventory: u64,
 }
 
 impl Ctx {
@@ -94,6 +96,7 @@ impl Ctx {
             loopback: VecDeque::new(),
             notices: VecDeque::new(),
             last_number: 0,
+            last_inventory: 0,
         }
     }
 

@@ -8,8 +8,9 @@ use hoplite_types::{CopyId, Error, ErrorKind, Header, ObjectId};
 
 use crate::calls::Pending;
 use crate::copies::Phase;
-use crate::fetch::Want;
+use crate::fetch::Early;
 use crate::io::ClientId;
+use crate::keys::Want;
 use crate::Core;
 
 impl Core {
@@ -19,7 +20,7 @@ impl Core {
         let (id, size, header) = (spare.object, spare.extent.size, spare.header.clone());
         self.copies.keep_spare(client, call, copy);
         self.replace_pending(client, call, Pending::DuplicatePut { id, size, header });
-        self.want(id, Want::Call(client, call));
+        self.fetcher().want(id, Want::Call(client, call), Some(Early::DuplicatePut));
     }
 
     /// A complete copy of the object is here: pins it, if it has the size and header that this call put.
@@ -49,6 +50,13 @@ impl Core {
         self.finish_call(client, call, Reply::Done);
     }
 
+    /// No copy of the first content is known: spares replace it, those that are still here.
+    pub(crate) fn offer_spares(&mut self, id: ObjectId) {
+        for (client, call) in self.fetches.early(id, Early::DuplicatePut, usize::MAX) {
+            self.offer_spare(client, call, id);
+        }
+    }
+
     /// The first content is lost: this call's spare replaces it, if it is still here.
     pub(crate) fn offer_spare(&mut self, client: ClientId, call: u64, id: ObjectId) {
         let Some(spare) = self.copies.spare_of(client, call) else {
@@ -68,7 +76,7 @@ impl Core {
             // The loss will be reported again; then the spare may be offered.
             return;
         }
-        self.unwant(id, Want::Call(client, call));
+        self.fetcher().unwant(id, Want::Call(client, call));
         if let Some(partial) = self.copies.live(id) {
             self.copies.withdraw(&mut self.ctx, partial);
             self.copies.doom(&mut self.ctx, partial);

@@ -75,7 +75,7 @@ impl Core {
             }
         }
         let since = self.ctx.next_number();
-        self.last_inventory = since;
+        self.ctx.last_inventory = since;
         let (page, unchanged, next) = self.inventory_page(from, scope, &shards, cursor);
         let clock = self.ctx.clock.read(self.ctx.now);
         self.ctx.send(from, PeerMessage::Inventory { round, since, page, unchanged, next, clock }, None);
@@ -203,7 +203,7 @@ impl Core {
                 self.copies.not_told_complete(id);
                 // A new owner must know that we ask for the rest before it decides about this part: both together
                 // may prove that the object is lost.
-                self.repeat_ask(object);
+                self.fetcher().repeat_ask(object);
             }
             let header = report.header.descr.len() + report.header.shape.len() * 9;
             filling.note(shard, COPIES, object, header);

@@ -8,8 +8,9 @@ use hoplite_types::{CopyId, NodeId, ObjectId};
 
 use crate::copies::Copies;
 use crate::ctx::Ctx;
+use crate::keys::Watcher;
 use crate::notices::Notice;
-use crate::subscriptions::{Subscriptions, Watcher};
+use crate::subscriptions::Subscriptions;
 use crate::timers::Timer;
 
 /// Limit of copies that are looked at in one turn.

@@ -8,8 +8,8 @@
 //! - A reduce: `reduce`.
 //!
 //! Components have private state, and are lent `ctx`. One that has something to say to those above it pushes a notice,
-//! which `settle` hands on. These are `copies`, `directory`, `sends`, `subscriptions` and `leave`; the others are still
-//! methods of `Core`.
+//! which `settle` hands on. These are `copies`, `directory`, `sends`, `subscriptions`, `leave` and `fetch`; the others
+//! are still methods of `Core`.
 #![forbid(unsafe_code)]
 
 mod calls;
@@ -25,9 +25,11 @@ mod inspect;
 mod inventory;
 pub mod io;
 mod joining;
+mod keys;
 mod leave;
 mod members;
 mod notices;
+mod outcomes;
 mod peers;
 mod puts;
 mod reduce;
@@ -76,8 +78,6 @@ pub struct Core {
     joining: Option<Joining>,
     newcomers: Newcomers,
     members_heard: MembersHeard,
-    /// The number of the last inventory of our copies that was sent to another node.
-    last_inventory: u64,
     leave: Leave,
     /// Count of invalid messages.
     bad_messages: u64,
@@ -119,7 +119,6 @@ impl Core {
             joining: (!alone).then(Joining::default),
             newcomers: Newcomers::default(),
             members_heard: MembersHeard::default(),
-            last_inventory: 0,
             leave: Leave::default(),
             bad_messages: 0,
             long_work: LongWork::default(),
@@ -169,9 +168,11 @@ impl Core {
                 self.on_member_changes(changes);
             }
             Input::ReceiveEnded { transfer, watermark, outcome } => {
-                self.on_receive_ended(transfer, watermark, outcome);
+                self.fetcher().on_receive_ended(transfer, watermark, outcome);
             }
-            Input::ReceiveStalled { transfer, watermark } => self.on_receive_stalled(transfer, watermark),
+            Input::ReceiveStalled { transfer, watermark } => {
+                self.fetcher().on_receive_stalled(transfer, watermark)
+            }
             Input::SendMeasured { send, bytes, bytes_per_s } => {
                 self.sends.on_send_measured(&self.ctx, send, bytes, bytes_per_s);
             }
@@ -235,8 +236,8 @@ impl Core {
         match timer {
             Timer::Call(client, call) => self.on_call_timer(client, call),
             Timer::Parked(key) => self.sends.on_parked_timer(&mut self.ctx, &mut self.copies, key),
-            Timer::Prefetch(object) => self.on_prefetch_timer(object),
-            Timer::PrefetchStalled(object) => self.on_prefetch_stalled(object),
+            Timer::Prefetch(object) => self.fetcher().on_prefetch_timer(object),
+            Timer::PrefetchStalled(object) => self.fetcher().on_prefetch_stalled(object),
             Timer::Questions => self.ask_due_questions(),
             Timer::LongWork => self.work_on_calls(),
             Timer::Refresh => self.on_refresh(),
@@ -259,7 +260,7 @@ impl Core {
             Timer::Asks(object) => self.directory.serve_asks(&mut self.ctx, &self.copies, object),
             Timer::Pin(object) => self.directory.on_pin_timer(&mut self.ctx, object),
             Timer::InventoryPull(node) => self.directory.on_inventory_pull_timer(&mut self.ctx, node),
-            Timer::AskAgain(object) => self.on_ask_timer(object),
+            Timer::AskAgain(object) => self.fetcher().on_ask_timer(object),
             Timer::Work => self.work_on_directory(),
             Timer::Tombstones => self.directory.expire_tombstones(&mut self.ctx),
             Timer::LostIds => self.directory.forget_lost(&mut self.ctx),

@@ -2,9 +2,19 @@
 //! handled. So no component calls one above it.
 
 use hoplite_types::peer::CopyReport;
-use hoplite_types::{Blob, CopyId, Edition, ObjectId};
+use hoplite_types::{Blob, CopyId, Edition, ObjectId, TransferId};
 
-use crate::subscriptions::{News, Watcher};
+use crate::io::FoldId;
+use crate::keys::{Want, Watcher};
+
+/// The kinds of news about a watched object.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum News {
+    /// Its set of copies has changed.
+    Change,
+    Lost,
+    Deleted,
+}
 
 /// An event inside this node.
 #[derive(Debug)]
@@ -12,21 +22,73 @@ pub(crate) enum Notice {
     /// A copy of the object was opened here, under this name.
     Opened(ObjectId),
     /// A public copy of the object is sealed.
-    Sealed { copy: CopyId, object: ObjectId },
+    Sealed {
+        copy: CopyId,
+        object: ObjectId,
+    },
     /// The copy serves no new reader. Public ones were known to the directory.
-    Doomed { copy: CopyId, object: ObjectId, public: bool },
+    Doomed {
+        copy: CopyId,
+        object: ObjectId,
+        public: bool,
+    },
     /// A reader of a copy of the object is done with it.
     Released(ObjectId),
     /// The object's owner was told, with this number, that the object is not here.
-    Withdrawn { object: ObjectId, seq: u64 },
+    Withdrawn {
+        object: ObjectId,
+        seq: u64,
+    },
     /// A client or another node was given bytes that came from elsewhere.
-    Shown { object: ObjectId, edition: Edition },
+    Shown {
+        object: ObjectId,
+        edition: Edition,
+    },
     /// There is news of a watched object, for one of its watchers.
-    Watched { watcher: Watcher, object: ObjectId, news: News },
+    Watched {
+        watcher: Watcher,
+        object: ObjectId,
+        news: News,
+    },
     /// A small source of a reduction came with the news of it.
-    SourceCame { number: u64, object: ObjectId, report: CopyReport, payload: Blob },
+    SourceCame {
+        number: u64,
+        object: ObjectId,
+        report: CopyReport,
+        payload: Blob,
+    },
     /// Copies of some sources of a reduction went with their nodes.
     SourcesGone(u64),
+    /// The object is wanted, and here.
+    Wanted {
+        object: ObjectId,
+        want: Want,
+    },
+    /// The object is wanted, and its owner knows that it is lost.
+    LostTo {
+        object: ObjectId,
+        want: Want,
+    },
+    /// The last complete copy of a wanted object is gone.
+    Lost(ObjectId),
+    /// A wanted object will not come: those who want it are to fail.
+    Failing(ObjectId),
+    /// The owner knows of no copy of a wanted object.
+    Nowhere(ObjectId),
+    /// No copy of the object will come here, unless it is wanted anew.
+    NotComing(ObjectId),
+    /// The sender of the object broke off: what waits for the copy here need not wait for more bytes.
+    BrokenOff(ObjectId),
+    /// A sealed copy is pinned from now on.
+    Pinned(CopyId),
+    /// The owner seems to have a different view of our copy.
+    ReportAgain(CopyId),
+    /// A part of this copy has arrived, or broke off.
+    PartEnded(CopyId),
+    FoldStreamBroken {
+        fold: FoldId,
+        transfer: TransferId,
+    },
     /// Work is over that this node has to do before it leaves.
     WorkEnded,
 }

@@ -7,10 +7,12 @@ use hoplite_types::{Blob, Edition, Error, ErrorKind, NodeId, ObjectId};
 
 use crate::copies::{NewCopy, Phase};
 use crate::directory::{Answer, Effect};
-use crate::fetch::{Content, Want};
+use crate::fetch::Content;
 use crate::io::{Event, Output};
+use crate::keys::PullKey;
+use crate::keys::Want;
 use crate::members::Change;
-use crate::sends::{Pull, PullKey};
+use crate::sends::Pull;
 use crate::shards::Moved;
 use crate::timers::Timer;
 use crate::Core;
@@ -73,7 +75,7 @@ impl Core {
             PeerMessage::CancelPull { transfer } => {
                 self.sends.on_cancel_pull(&mut self.ctx, PullKey { to: from, transfer });
             }
-            PeerMessage::PullRefused { transfer } => self.on_pull_refused(transfer),
+            PeerMessage::PullRefused { transfer } => self.fetcher().on_pull_refused(transfer),
             PeerMessage::AssignSlot { reduction, assignment } => {
                 self.on_assign_slot(from, reduction, assignment)
             }
@@ -98,7 +100,7 @@ impl Core {
             }
             PeerMessage::Committed { reduction, sealed } => self.on_committed(from, reduction.number, sealed),
             PeerMessage::ReleaseSlots { reduction } => self.on_release_slots(reduction),
-            PeerMessage::Prefetch { id } => self.want(id, Want::Prefetch),
+            PeerMessage::Prefetch { id } => self.fetcher().want(id, Want::Prefetch, None),
             PeerMessage::Ping { sent_ns } => self.ctx.send(from, PeerMessage::Pong { sent_ns }, None),
             // It concerns the connection, not the node.
             PeerMessage::Goodbye => {}
@@ -113,7 +115,7 @@ impl Core {
             PeerMessage::Check { transfer } => {
                 self.sends.on_check(&mut self.ctx, &self.copies, PullKey { to: from, transfer });
             }
-            PeerMessage::Checked { transfer, watermark } => self.on_checked(transfer, watermark),
+            PeerMessage::Checked { transfer, watermark } => self.fetcher().on_checked(transfer, watermark),
             PeerMessage::Pong { sent_ns } => {
                 let round_trip = self.ctx.now.saturating_sub(Duration::from_nanos(sent_ns));
                 let measured = self.ctx.links.on_round_trip(from, round_trip.as_secs_f64());
@@ -135,22 +137,22 @@ impl Core {
                 self.on_bad_message(from, Error::new(ErrorKind::BadArgument, message));
             }
             DirectoryAnswer::Lend { ask, sender, edition, size, header, stamp } => {
-                self.on_lend(id, ask, sender, Content { edition, size, header, stamp });
+                self.fetcher().on_lend(id, ask, sender, Content { edition, size, header, stamp });
             }
             DirectoryAnswer::Inline { ask, edition, header, payload, stamp } => {
                 let size = payload.0.len() as u64;
-                self.on_inline(from, id, ask, Content { edition, size, header, stamp }, payload);
+                self.fetcher().on_inline(from, id, ask, Content { edition, size, header, stamp }, payload);
             }
             DirectoryAnswer::Deleted { deletion } => self.on_deleted(from, id, deletion),
-            DirectoryAnswer::Lost => self.on_lost(id),
+            DirectoryAnswer::Lost => self.fetcher().on_lost(id),
             DirectoryAnswer::Copy { node, report, payload } => {
                 self.subscriptions.on_copy_reported(&mut self.ctx, id, node, report, payload);
             }
             DirectoryAnswer::CopyGone { node } => self.subscriptions.on_copy_gone(&mut self.ctx, id, node),
             DirectoryAnswer::Holders { nodes } => self.subscriptions.on_holders(&mut self.ctx, id, &nodes),
-            DirectoryAnswer::NotYet { ask, copies } => self.on_not_yet(id, ask, copies),
-            DirectoryAnswer::Pin => self.on_pin(id),
-            DirectoryAnswer::AskAgain { edition, sender } => self.on_ask_again(id, edition, sender),
+            DirectoryAnswer::NotYet { ask, copies } => self.fetcher().on_not_yet(id, ask, copies),
+            DirectoryAnswer::Pin => self.fetcher().on_pin(id),
+            DirectoryAnswer::AskAgain { edition, sender } => self.fetcher().on_ask_again(id, edition, sender),
             DirectoryAnswer::DeleteDone { token, deletion } => {
                 if let Some(deletion) = deletion {
                     self.directory.on_heard_deleted(&mut self.ctx, id, deletion);
@@ -240,9 +242,9 @@ impl Core {
         if !later {
             self.directory.on_heard_deleted(&mut self.ctx, id, deletion);
             self.copies.take_pin(id);
-            self.drop_fetch(id);
+            self.fetcher().drop_fetch(id);
             let message = format!("{}: {id} was deleted", self.ctx.me);
-            self.fail_wants(id, ErrorKind::Deleted, &message);
+            self.fetcher().fail_wants(id, ErrorKind::Deleted, &message);
             self.subscriptions.on_deleted(&mut self.ctx, id);
             self.fail_reductions_onto(id);
             match (self.write_of(id), self.copies.live(id)) {
@@ -319,7 +321,7 @@ impl Core {
         }
         self.slots_peer_broken(node);
         for transfer in self.fetches.transfers_from(node) {
-            self.on_pull_refused(transfer);
+            self.fetcher().on_pull_refused(transfer);
         }
         self.watch_neighbours();
     }

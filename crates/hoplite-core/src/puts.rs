@@ -19,8 +19,9 @@ use crate::calls::Pending;
 use crate::copies::SpaceWaiter;
 use crate::copies::{Copy, NewCopy, Phase};
 use crate::ctx::STEPS_PER_TURN;
-use crate::fetch::{Early, Want};
+use crate::fetch::Early;
 use crate::io::{ClientId, Output};
+use crate::keys::Want;
 use crate::notices::Notice;
 use crate::Core;
 
@@ -186,7 +187,7 @@ impl Core {
                 Phase::Sealed => return self.keep_first(client, call, copy, size, &header),
                 // No sender brings the rest: the writer here is faster.
                 Phase::Received(None) => self.copies.doom(&mut self.ctx, copy),
-                _ => return self.want(id, Want::Call(client, call)),
+                _ => return self.fetcher().want(id, Want::Call(client, call), Some(Early::Put)),
             }
         }
         let new = self.new_writing(client, id, size, header);
@@ -241,7 +242,7 @@ impl Core {
         self.writes.by_edition.insert(edition, copy);
         self.writes.by_client.insert((client, copy));
         self.writes.by_call.extend(sealing.map(|call| ((client, call), copy)));
-        self.drop_fetch(object);
+        self.fetcher().drop_fetch(object);
         self.ask_for_verdict(copy);
     }
 
@@ -256,7 +257,7 @@ impl Core {
             let want = Want::Call(client, call);
             // It may be waiting only for the error that the object is deleted.
             if !self.fail_at_once(object, want) {
-                self.unwant(object, want);
+                self.fetcher().unwant(object, want);
                 self.try_create(client, call);
             }
         }

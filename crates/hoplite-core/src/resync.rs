@@ -86,7 +86,7 @@ impl Core {
     /// Repeats all unanswered questions about the objects in these shards; owners recognise repetitions.
     pub(crate) fn repeat_questions(&mut self, shards: &ShardSet) {
         let of = |id: ObjectId| shards.contains(id.shard());
-        self.repeat_asks(shards);
+        self.fetches.repeat_asks(shards);
         self.subscriptions.repeat(&mut self.ctx, shards);
         self.calls.repeat_questions(of);
         self.ask_due_questions();
@@ -105,7 +105,7 @@ impl Core {
     }
 
     fn has_open_questions(&self) -> bool {
-        self.has_open_asks()
+        self.fetches.has_open_asks()
             || self.subscriptions.has_open()
             || self.calls.has_questions()
             || self.awaits_verdict()
@@ -136,7 +136,7 @@ impl Core {
         self.slots_peer_broken(node);
         for transfer in self.fetches.transfers_from(node) {
             // Our pull may be lost; the directory lends the same sender again if it is well.
-            self.on_pull_refused(transfer);
+            self.fetcher().on_pull_refused(transfer);
         }
     }
 

@@ -5,9 +5,10 @@ use hoplite_types::{CopyId, ObjectId};
 
 use crate::copies::{Retry, SpaceWaiter};
 use crate::ctx::STEPS_PER_TURN;
+use crate::fetch::Fetcher;
 use crate::io::Output;
-use crate::notices::Notice;
-use crate::subscriptions::{News, Watcher};
+use crate::keys::Watcher;
+use crate::notices::{News, Notice};
 use crate::timers::Timer;
 use crate::Core;
 
@@ -23,7 +24,7 @@ impl Core {
         loop {
             self.hand_on_notices();
             if let Some(object) = self.copies.pop_vacated() {
-                self.ensure_fetch(object);
+                self.fetcher().ensure_fetch(object);
                 self.retry_puts(object);
             } else if let Some(message) = self.ctx.loopback.pop_front() {
                 self.on_message(self.ctx.me, message);
@@ -63,7 +64,7 @@ impl Core {
                 // Answered first, while the copy is surely here: a slot that starts now may evict it again.
                 self.satisfy_wants(object);
                 self.on_opened(object);
-                self.drop_fetch(object);
+                self.fetcher().drop_fetch(object);
             }
             Notice::Doomed { copy, object, public } => {
                 self.slot_copy_gone(copy);
@@ -72,7 +73,7 @@ impl Core {
                     self.leave.on_handed_over(&mut self.ctx, &self.copies, &self.subscriptions, object);
                 }
             }
-            Notice::Released(object) => self.drop_unwanted_fetch(object),
+            Notice::Released(object) => self.fetcher().drop_unwanted_fetch(object),
             Notice::Withdrawn { object, seq } => self.fetches.note_withdrawn(object, seq),
             Notice::Shown { object, edition } => self.directory.note_shown(object, edition),
             Notice::Watched { watcher, object, news } => self.on_news(watcher, object, news),
@@ -80,6 +81,17 @@ impl Core {
                 self.bring_source(number, object, &report, payload);
             }
             Notice::SourcesGone(number) => self.on_sources_gone(number),
+            Notice::Wanted { object, want } => self.on_wanted(object, want),
+            Notice::LostTo { object, want } => self.tell_lost_to(object, want),
+            Notice::Lost(object) => self.tell_some_lost(object, None),
+            Notice::Failing(object) => self.fail_some(object),
+            Notice::Nowhere(object) => self.offer_spares(object),
+            Notice::NotComing(object) => self.sends.refuse_parked(&mut self.ctx, &self.copies, object),
+            Notice::BrokenOff(object) => self.retry_puts(object),
+            Notice::Pinned(copy) => self.hand_over(copy),
+            Notice::ReportAgain(copy) => self.announce_again(copy),
+            Notice::PartEnded(copy) => self.on_part_ended(copy),
+            Notice::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
             Notice::WorkEnded => self.leave_if_nothing_is_left(),
         }
     }
@@ -109,6 +121,16 @@ impl Core {
         }
     }
 
+    /// The fetches, and what is lent to them.
+    pub(crate) fn fetcher(&mut self) -> Fetcher<'_> {
+        Fetcher {
+            fetches: &mut self.fetches,
+            ctx: &mut self.ctx,
+            copies: &mut self.copies,
+            subscriptions: &mut self.subscriptions,
+        }
+    }
+
     /// A copy of `object` was opened: early pulls, partial gets, other puts and slots may go on.
     fn on_opened(&mut self, object: ObjectId) {
         self.sends.serve_parked(&mut self.ctx, &mut self.copies, object);
@@ -132,7 +154,7 @@ impl Core {
             SpaceWaiter::Create { client, call, .. } => self.try_create(client, call),
             SpaceWaiter::Fetch { object } => {
                 if self.copies.clear_space_for(&mut self.ctx, retry) {
-                    self.on_space_for_fetch(object);
+                    self.fetcher().on_space_for_fetch(object);
                 }
             }
             SpaceWaiter::Slot { reduction, slot } => self.try_start_slot((reduction, slot)),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hoplite_types::{NodeId, ObjectId, ReductionId};
 
 use crate::io::ClientId;
-use crate::sends::PullKey;
+use crate::keys::PullKey;
 
 /// The kinds of timer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

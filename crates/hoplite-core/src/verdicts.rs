@@ -60,11 +60,11 @@ impl Core {
             // The client that put it here was promised that the object stays here, whichever content it has in the end.
             let stays = known.is_sealed() && known.pinned && matches!(verdict, Verdict::Exists(_));
             // If the object is still wanted here, it is asked for anew, in any edition.
-            self.drop_fetch(id);
+            self.fetcher().drop_fetch(id);
             self.copies.withdraw(&mut self.ctx, copy);
             self.copies.doom(&mut self.ctx, copy);
             if stays {
-                self.on_pin(id);
+                self.fetcher().on_pin(id);
             }
         }
     }

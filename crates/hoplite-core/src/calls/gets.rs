@@ -5,8 +5,9 @@ use hoplite_types::{Error, ErrorKind, ObjectId};
 
 use super::Pending;
 use crate::ctx::STEPS_PER_TURN;
-use crate::fetch::{Early, Want};
+use crate::fetch::Early;
 use crate::io::ClientId;
+use crate::keys::Want;
 use crate::Core;
 
 impl Core {

@@ -6,7 +6,7 @@
 //! - making space by evicting many copies
 //! - cleaning up after a client that leaves much behind
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use hoplite_types::client::Gauge;
@@ -14,9 +14,8 @@ use hoplite_types::peer::PeerMessage;
 use hoplite_types::{ErrorKind, NodeId, ObjectId};
 
 use crate::ctx::STEPS_PER_TURN;
-use crate::fetch::Want;
 use crate::io::ClientId;
-use crate::subscriptions::Watcher;
+use crate::keys::Watcher;
 use crate::Core;
 
 /// Limit of objects that wait to be prefetched; more are dropped.
@@ -27,13 +26,9 @@ const PREFETCHES_MAX: usize = 1 << 17;
 pub(crate) struct LongWork {
     prefetch: VecDeque<(Vec<ObjectId>, Vec<NodeId>)>,
     gone: VecDeque<ClientId>,
-    /// Objects that are or were here, and for which more calls wait than could be answered at once.
-    give: BTreeSet<ObjectId>,
     /// Objects of which a copy was opened here, or went, and for which more puts and gets wait than could continue at
     /// once.
     go_on: BTreeSet<ObjectId>,
-    /// Lost objects, each with the last of its waiting calls that was notified, of more than could be at once.
-    lost: BTreeMap<ObjectId, Want>,
     /// The number of ids in `prefetch`.
     to_prefetch: usize,
     /// Count of ids that were not prefetched.
@@ -42,8 +37,7 @@ pub(crate) struct LongWork {
 
 impl LongWork {
     pub fn is_empty(&self) -> bool {
-        let news = self.give.is_empty() && self.lost.is_empty() && self.go_on.is_empty();
-        news && self.prefetch.is_empty() && self.gone.is_empty()
+        self.go_on.is_empty() && self.prefetch.is_empty() && self.gone.is_empty()
     }
 
     pub fn gauge(&self) -> Gauge {
@@ -53,11 +47,6 @@ impl LongWork {
             limit: PREFETCHES_MAX as u64,
             met: self.left_out,
         }
-    }
-
-    /// Whether the calls that wait for an object get it in turns.
-    pub fn gives(&self, object: ObjectId) -> bool {
-        self.give.contains(&object)
     }
 }
 
@@ -129,24 +118,10 @@ impl Core {
             turn(self);
             self.hand_on_notices();
         }
-        let wants = self.fetches.next_failing().is_some() || self.copies.has_more_waiters();
-        if !self.long_work.is_empty() || wants || self.subscriptions.has_work() {
+        let below =
+            self.fetches.has_work() || self.copies.has_more_waiters() || self.subscriptions.has_work();
+        if !self.long_work.is_empty() || below {
             self.ctx.work_on_calls_soon();
-        }
-    }
-
-    /// More calls wait for this object than can get it at once.
-    pub(crate) fn satisfy_later(&mut self, object: ObjectId) {
-        self.long_work.give.insert(object);
-        self.ctx.work_on_calls_soon();
-    }
-
-    fn give_some(&mut self) {
-        if let Some(object) = self.long_work.give.pop_first() {
-            // If it is gone again, it is being fetched, or the calls have failed.
-            if self.copies.sealed(object).is_some() {
-                self.satisfy_wants(object);
-            }
         }
     }
 
@@ -163,24 +138,6 @@ impl Core {
             if self.copies.live(object).is_some() {
                 self.end_puts_wait_for_space(object);
             }
-        }
-    }
-
-    fn fail_next(&mut self) {
-        if let Some(object) = self.fetches.next_failing() {
-            self.fail_some(object);
-        }
-    }
-
-    /// More calls wait for this object than can be notified of its loss at once.
-    pub(crate) fn tell_lost_later(&mut self, object: ObjectId, last: Want) {
-        self.long_work.lost.insert(object, last);
-        self.ctx.work_on_calls_soon();
-    }
-
-    fn tell_next_lost(&mut self) {
-        if let Some((object, last)) = self.long_work.lost.pop_first() {
-            self.tell_some_lost(object, Some(last));
         }
     }
 

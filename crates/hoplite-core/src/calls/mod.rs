@@ -21,10 +21,11 @@ use hoplite_types::{limits, Blob, Error, ErrorKind, Header, NodeId, ObjectId};
 pub(crate) use long_work::LongWork;
 
 use crate::copies::SpaceWaiter;
-use crate::fetch::Want;
+use crate::fetch::Early;
 use crate::io::ClientId;
+use crate::keys::Want;
+use crate::keys::Watcher;
 use crate::puts::Creation;
-use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 use questions::Deletion;
@@ -167,7 +168,7 @@ impl Core {
             Request::Abort { copy } => self.on_abort(client, call, copy),
             Request::Get { id, timeout_ms, partial, fail_if_lost } => {
                 self.open_call(client, call, timeout_ms, Pending::Get { id, partial, fail_if_lost });
-                self.want(id, Want::Call(client, call));
+                self.fetcher().want(id, Want::Call(client, call), partial.then_some(Early::Get));
                 self.serve_partial_get(client, call, id);
             }
             Request::Release { copy } => self.copies.release_view(&mut self.ctx, client, copy),
@@ -289,12 +290,12 @@ impl Core {
         match pending {
             Pending::Create(Creation { id, payload, .. }) => {
                 self.calls.payload_bytes -= payload.map_or(0, |payload| payload.0.len());
-                self.unwant(id, Want::Call(client, call));
+                self.fetcher().unwant(id, Want::Call(client, call));
                 self.copies.end_wait_for_space(SpaceWaiter::Create { object: id, client, call });
             }
-            Pending::Get { id, .. } => self.unwant(id, Want::Call(client, call)),
+            Pending::Get { id, .. } => self.fetcher().unwant(id, Want::Call(client, call)),
             Pending::DuplicatePut { id, .. } => {
-                self.unwant(id, Want::Call(client, call));
+                self.fetcher().unwant(id, Want::Call(client, call));
                 self.copies.drop_spare(&mut self.ctx, client, call);
             }
             Pending::Delete(deletion) => {

@@ -64,7 +64,7 @@ impl Core {
     /// Asks the next few of the questions that are due. Any number of ids may be deleted, and any number of gets may
     /// wait: asking for all of them at once would delay everything else.
     pub(crate) fn ask_due_questions(&mut self) {
-        self.repeat_some_asks(QUESTIONS_PER_TURN);
+        self.fetcher().repeat_some_asks(QUESTIONS_PER_TURN);
         let mut left = QUESTIONS_PER_TURN;
         while left > 0 {
             let Some(token) = self.calls.due.pop_first() else { break };
@@ -81,7 +81,8 @@ impl Core {
                 self.calls.deleting.push_back((client, call));
             }
         }
-        if self.has_asks_to_repeat() || !self.calls.due.is_empty() || !self.calls.deleting.is_empty() {
+        if self.fetches.has_asks_to_repeat() || !self.calls.due.is_empty() || !self.calls.deleting.is_empty()
+        {
             self.ctx.timers.set(self.ctx.now + QUESTIONS_PAUSE, Timer::Questions);
         }
     }

@@ -5,8 +5,8 @@ use hoplite_types::ErrorKind;
 
 use super::Pending;
 use crate::copies::SpaceWaiter;
-use crate::fetch::Want;
 use crate::io::ClientId;
+use crate::keys::Want;
 use crate::puts::Creation;
 use crate::Core;
 
@@ -29,11 +29,11 @@ impl Core {
         let (kind, message) = match &state.pending {
             Pending::Create(Creation { id, .. }) if self.copies.live(*id).is_some() => (
                 ErrorKind::TimedOut,
-                format!("{me}: {id} was still on its way here after {waited}: {}", self.fetch_diagnostics(*id)),
+                format!("{me}: {id} was still on its way here after {waited}: {}", self.fetches.diagnostics(&self.ctx, &self.copies, *id)),
             ),
             Pending::Create(Creation { id, .. }) if !self.copies.waits_for_space(put_of(*id)) => (
                 ErrorKind::TimedOut,
-                format!("{me}: {id} was in the way of its own put for {waited}: {}", self.fetch_diagnostics(*id)),
+                format!("{me}: {id} was in the way of its own put for {waited}: {}", self.fetches.diagnostics(&self.ctx, &self.copies, *id)),
             ),
             Pending::Create(Creation { id, size, .. }) => (
                 ErrorKind::StoreFull,
@@ -56,15 +56,15 @@ impl Core {
                 ErrorKind::TimedOut,
                 format!(
                     "{me}: put of {id}: another node put it first, and that has not come here after {waited}: {}",
-                    self.fetch_diagnostics(*id)
+                    self.fetches.diagnostics(&self.ctx, &self.copies, *id)
                 ),
             ),
             Pending::Get { id, .. } if state.since == self.ctx.now => {
-                (ErrorKind::TimedOut, format!("{me}: {id} is not complete here: {}", self.fetch_diagnostics(*id)))
+                (ErrorKind::TimedOut, format!("{me}: {id} is not complete here: {}", self.fetches.diagnostics(&self.ctx, &self.copies, *id)))
             }
             Pending::Get { id, .. } => (
                 ErrorKind::TimedOut,
-                format!("{me}: get of {id} timed out after {waited}: {}", self.fetch_diagnostics(*id)),
+                format!("{me}: get of {id} timed out after {waited}: {}", self.fetches.diagnostics(&self.ctx, &self.copies, *id)),
             ),
             Pending::Delete(deletion) => {
                 let (id, left) = deletion.unconfirmed();

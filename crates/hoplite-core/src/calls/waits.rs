@@ -10,7 +10,7 @@ use hoplite_types::{ErrorKind, NodeId, ObjectId};
 
 use super::Pending;
 use crate::io::ClientId;
-use crate::subscriptions::Watcher;
+use crate::keys::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 

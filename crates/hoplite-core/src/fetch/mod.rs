@@ -29,25 +29,18 @@ use hoplite_types::client::{Gauge, Location};
 use hoplite_types::peer::DirectoryRequest;
 use hoplite_types::{NodeId, ObjectId, TransferId};
 
-use crate::calls::Pending;
-use crate::copies::Phase;
-use crate::copies::SpaceWaiter;
+use crate::copies::{Copies, Phase, SpaceWaiter};
+use crate::ctx::Ctx;
 use crate::io::ClientId;
+use crate::keys::{Want, Watcher};
+use crate::notices::Notice;
 use crate::repeats::Repeats;
-use crate::subscriptions::Watcher;
+use crate::subscriptions::Subscriptions;
 use crate::timers::Timer;
-use crate::Core;
 use outcome::Failing;
+pub(crate) use outcome::WANTS_PER_TURN;
 use prefetch::PrefetchLimiter;
 pub(crate) use receive::{Content, Feeds, Transfer};
-
-/// A call, slot or prefetch here that needs the complete object.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Want {
-    Call(ClientId, u64),
-    Reduction(u64),
-    Prefetch,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -115,6 +108,18 @@ pub(crate) struct Fetches {
     /// the link.
     sharing: BTreeSet<NodeId>,
     prefetches_left_out: u64,
+    /// Objects that are or were here, and for which more calls wait than could be answered at once.
+    giving: BTreeSet<ObjectId>,
+    /// Lost objects, each with the last of its waiting calls that was notified, of more than could be at once.
+    telling_lost: BTreeMap<ObjectId, Want>,
+}
+
+/// All fetches, with what is lent to them.
+pub(crate) struct Fetcher<'a> {
+    pub fetches: &'a mut Fetches,
+    pub ctx: &'a mut Ctx,
+    pub copies: &'a mut Copies,
+    pub subscriptions: &'a mut Subscriptions,
 }
 
 impl Fetches {
@@ -126,6 +131,10 @@ impl Fetches {
     pub fn gauge(&self) -> Gauge {
         let (name, value) = ("objects wanted".to_owned(), self.wants.len() as u64);
         Gauge { name, value, limit: PREFETCH_WANTS_MAX as u64, met: self.prefetches_left_out }
+    }
+
+    pub fn is_wanted(&self, object: ObjectId) -> bool {
+        self.wants.contains_key(&object)
     }
 
     /// Whether a copy of `object` is about to be opened here.
@@ -178,13 +187,13 @@ impl Fetches {
     }
 
     /// Removes and returns the first that waits for `object`.
-    fn next_want(&mut self, object: ObjectId) -> Option<Want> {
+    pub fn next_want(&mut self, object: ObjectId) -> Option<Want> {
         let want = *self.wants.get(&object)?.first()?;
         self.take_want(object, want).then_some(want)
     }
 
     /// Returns whether it waited.
-    fn take_want(&mut self, object: ObjectId, want: Want) -> bool {
+    pub fn take_want(&mut self, object: ObjectId, want: Want) -> bool {
         let Some(wants) = self.wants.get_mut(&object) else { return false };
         let waited = wants.remove(&want);
         if wants.is_empty() {
@@ -210,46 +219,33 @@ impl Fetches {
     }
 }
 
-impl Core {
-    /// Registers a want of `object`. It is answered through `satisfy_wants` or `fail_wants`, perhaps before this
-    /// returns.
-    pub(crate) fn want(&mut self, object: ObjectId, want: Want) {
+impl Fetcher<'_> {
+    /// Registers a want of `object`, and why it may continue earlier. It is answered once the object is here, or will
+    /// not come.
+    pub fn want(&mut self, object: ObjectId, want: Want, early: Option<Early>) {
         // An object to be pinned is fetched all the same.
         if want == Want::Prefetch && self.fetches.are_many() && !self.copies.has_pin(object) {
             self.fetches.prefetches_left_out += 1;
             return;
         }
         let is_new = self.fetches.wants.entry(object).or_default().insert(want);
-        self.note_early(object, want);
+        if let (Want::Call(client, call), Some(early)) = (want, early) {
+            self.fetches.early.insert((object, early, client, call));
+        }
         if self.copies.sealed(object).is_some() {
-            match self.long_work.gives(object) {
-                true => drop(self.satisfy_at_once(object, want)),
-                false => self.satisfy_wants(object),
-            }
-            return;
+            return self.ctx.notices.push_back(Notice::Wanted { object, want });
         }
         if want == Want::Prefetch {
             return self.prefetch(object, is_new);
         }
         self.ensure_fetch(object);
         if self.fetches.running.get(&object).is_some_and(|fetch| fetch.lost) {
-            self.tell_lost_to(object, want);
+            self.ctx.notices.push_back(Notice::LostTo { object, want });
         }
     }
 
-    fn note_early(&mut self, object: ObjectId, want: Want) {
-        let Want::Call(client, call) = want else { return };
-        let why = match self.pending(client, call) {
-            Some(Pending::Create(_)) => Early::Put,
-            Some(Pending::Get { partial: true, .. }) => Early::Get,
-            Some(Pending::DuplicatePut { .. }) => Early::DuplicatePut,
-            _ => return,
-        };
-        self.fetches.early.insert((object, why, client, call));
-    }
-
     /// Removes a want. A running transfer continues: others may stream behind it.
-    pub(crate) fn unwant(&mut self, object: ObjectId, want: Want) {
+    pub fn unwant(&mut self, object: ObjectId, want: Want) {
         self.fetches.forget_early(object, want);
         if let Some(wants) = self.fetches.wants.get_mut(&object) {
             wants.remove(&want);
@@ -264,7 +260,7 @@ impl Core {
 
     /// Gives up a fetch that waits for a sender, unless the object is wanted, or its partial copy is viewed or streamed
     /// from.
-    pub(crate) fn drop_unwanted_fetch(&mut self, object: ObjectId) {
+    pub fn drop_unwanted_fetch(&mut self, object: ObjectId) {
         let Some(fetch) = self.fetches.running.get(&object) else { return };
         let receiving = matches!(fetch.state, State::Receiving(_));
         if receiving || self.fetches.wants.contains_key(&object) {
@@ -276,8 +272,8 @@ impl Core {
             Phase::Received(None) if partial.views == 0 && partial.users == 0 => {
                 // Half a copy that nobody wants only takes space.
                 self.drop_fetch(object);
-                self.copies.withdraw(&mut self.ctx, copy);
-                self.copies.doom(&mut self.ctx, copy);
+                self.copies.withdraw(self.ctx, copy);
+                self.copies.doom(self.ctx, copy);
             }
             Phase::Received(_) => {}
             // The object arrived without this fetch.
@@ -286,7 +282,7 @@ impl Core {
     }
 
     /// Starts a fetch if the object is wanted, and no copy of it is here or arriving.
-    pub(crate) fn ensure_fetch(&mut self, object: ObjectId) {
+    pub fn ensure_fetch(&mut self, object: ObjectId) {
         let wanted = self.fetches.wants.contains_key(&object);
         if !wanted || self.copies.live(object).is_some() || self.fetches.running.contains_key(&object) {
             return;
@@ -309,7 +305,7 @@ impl Core {
     }
 
     /// Forgets the fetch, and cancels an open ask at the owner.
-    pub(crate) fn drop_fetch(&mut self, object: ObjectId) {
+    pub fn drop_fetch(&mut self, object: ObjectId) {
         self.release_prefetch(object);
         if let Some(fetch) = self.fetches.running.remove(&object) {
             match fetch.state {
@@ -318,12 +314,12 @@ impl Core {
                 }
                 State::NoSpace => {
                     self.copies.end_wait_for_space(SpaceWaiter::Fetch { object });
-                    self.subscriptions.unwatch(&mut self.ctx, object, Watcher::Fetch);
+                    self.subscriptions.unwatch(self.ctx, object, Watcher::Fetch);
                 }
                 State::Resting => self.ctx.timers.clear(Timer::AskAgain(object)),
                 State::Receiving(_) => {}
             }
-            self.sends.refuse_parked(&mut self.ctx, &self.copies, object);
+            self.ctx.notices.push_back(Notice::NotComing(object));
         }
     }
 }

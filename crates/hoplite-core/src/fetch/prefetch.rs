@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use hoplite_types::ObjectId;
 
-use super::{State, Want};
+use super::{Fetcher, State};
+use crate::keys::Want;
 use crate::timers::Timer;
-use crate::Core;
 
 /// How long a prefetch waits for an object that nobody has put.
 const PREFETCH_LIFETIME: Duration = Duration::from_secs(600);
@@ -53,7 +53,7 @@ impl PrefetchLimiter {
     }
 }
 
-impl Core {
+impl Fetcher<'_> {
     /// Fetches `object` once the limiter admits it; it may be waiting for that already.
     pub(super) fn prefetch(&mut self, object: ObjectId, is_new: bool) {
         self.ctx.timers.set(self.ctx.now + PREFETCH_LIFETIME, Timer::Prefetch(object));
@@ -63,7 +63,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn on_prefetch_timer(&mut self, object: ObjectId) {
+    pub fn on_prefetch_timer(&mut self, object: ObjectId) {
         self.unwant(object, Want::Prefetch);
     }
 
@@ -93,7 +93,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn on_prefetch_stalled(&mut self, object: ObjectId) {
+    pub fn on_prefetch_stalled(&mut self, object: ObjectId) {
         if self.fetches.running.get(&object).is_some_and(|fetch| fetch.state == State::Asking) {
             self.fetches.prefetch_limiter.last_bytes = Some(0);
         }
@@ -101,7 +101,7 @@ impl Core {
     }
 
     /// `object` is here, or its fetch no longer delays other prefetches.
-    pub(crate) fn release_prefetch(&mut self, object: ObjectId) {
+    pub fn release_prefetch(&mut self, object: ObjectId) {
         if self.fetches.prefetch_limiter.running.remove(&object).is_some() {
             self.ctx.timers.clear(Timer::PrefetchStalled(object));
             self.start_prefetches();

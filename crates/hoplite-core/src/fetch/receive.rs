@@ -4,10 +4,10 @@ use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seal};
 use hoplite_types::{Blob, CopyId, Edition, ErrorKind, Header, NodeId, ObjectId, Stamp, TransferId};
 
 use super::stalls::Check;
-use super::State;
+use super::{Fetcher, State};
 use crate::copies::{Copy, Incoming, NewCopy, Phase};
 use crate::io::{Broken, Event, FoldId, Output};
-use crate::Core;
+use crate::notices::Notice;
 
 /// Limit on broken senders that a fetch remembers.
 const BROKEN_MAX: usize = 4;
@@ -33,19 +33,31 @@ pub(crate) struct Content {
 pub(crate) struct Transfer {
     pub from: NodeId,
     pub feeds: Feeds,
+    /// How often the slot that it feeds was started over.
+    attempt: u32,
     /// Set while it stalls: its sender has been asked how much it has.
     pub(super) check: Option<Check>,
 }
 
 impl Transfer {
-    pub fn new(from: NodeId, feeds: Feeds) -> Self {
-        Transfer { from, feeds, check: None }
+    /// A stream into a copy of its own.
+    fn to_copy(from: NodeId, copy: CopyId) -> Self {
+        Transfer { from, feeds: Feeds::Copy(copy), attempt: 0, check: None }
+    }
+
+    /// A stream into a fold, which is run for this attempt of a slot.
+    pub fn to_fold(from: NodeId, fold: FoldId, attempt: u32) -> Self {
+        Transfer { from, feeds: Feeds::Fold(fold), attempt, check: None }
+    }
+
+    pub(super) fn attempt(&self) -> u32 {
+        self.attempt
     }
 }
 
-impl Core {
+impl Fetcher<'_> {
     /// The owner lends us a sender.
-    pub(crate) fn on_lend(&mut self, object: ObjectId, ask: u64, sender: NodeId, content: Content) {
+    pub fn on_lend(&mut self, object: ObjectId, ask: u64, sender: NodeId, content: Content) {
         let Content { edition, size, .. } = content;
         if !self.is_answer(object, ask, edition) {
             return;
@@ -54,7 +66,7 @@ impl Core {
         match self.copy_to_receive(object, content) {
             Some(copy) => self.receive(object, copy, sender),
             None if !self.copies.could_hold(size) => {
-                self.copies.withdraw_edition(&mut self.ctx, object, edition);
+                self.copies.withdraw_edition(self.ctx, object, edition);
                 self.refuse_pin(object);
                 let kind = ErrorKind::StoreFull;
                 let message =
@@ -68,8 +80,8 @@ impl Core {
 
     /// There is no space for the object now: the fetch waits for space, then asks again.
     fn put_off_for_space(&mut self, object: ObjectId, edition: Edition, size: u64) {
-        self.copies.withdraw_edition(&mut self.ctx, object, edition);
-        self.sends.refuse_parked(&mut self.ctx, &self.copies, object);
+        self.copies.withdraw_edition(self.ctx, object, edition);
+        self.ctx.notices.push_back(Notice::NotComing(object));
         self.refuse_pin(object);
         self.wait_for_space_to_fetch(object, size);
     }
@@ -92,8 +104,10 @@ impl Core {
         match self.copies.live(object) {
             // Our newer ask corrects it.
             _ if asking.is_some() => {}
-            Some(copy) if self.is_public(copy, edition) => self.announce_again(copy),
-            _ => self.copies.withdraw_edition(&mut self.ctx, object, edition),
+            Some(copy) if self.is_public(copy, edition) => {
+                self.ctx.notices.push_back(Notice::ReportAgain(copy))
+            }
+            _ => self.copies.withdraw_edition(self.ctx, object, edition),
         }
         false
     }
@@ -112,14 +126,12 @@ impl Core {
                 return Some(copy);
             }
             // Another edition: bytes never mix. The fetch itself stays.
-            self.copies.doom(&mut self.ctx, copy);
+            self.copies.doom(self.ctx, copy);
         }
         let phase = Phase::Received(None);
         let (pinned, public, claim) = (false, true, None);
-        self.copies.open(
-            &mut self.ctx,
-            NewCopy { object, edition, size, header, phase, pinned, public, stamp, claim },
-        )
+        self.copies
+            .open(self.ctx, NewCopy { object, edition, size, header, phase, pinned, public, stamp, claim })
     }
 
     fn receive(&mut self, object: ObjectId, copy: CopyId, sender: NodeId) {
@@ -137,34 +149,21 @@ impl Core {
     }
 
     /// Starts a transfer into `copy` from `from`, where the object is named `id`, from the copy's watermark on.
-    pub(crate) fn pull_into(
-        &mut self,
-        copy: CopyId,
-        from: NodeId,
-        id: ObjectId,
-        patient: bool,
-    ) -> TransferId {
+    pub fn pull_into(&mut self, copy: CopyId, from: NodeId, id: ObjectId, patient: bool) -> TransferId {
         let transfer = TransferId(self.ctx.next_number());
         let (edition, offset) = self.copies.with(copy, |copy| {
             copy.phase = Phase::Received(Some(Incoming { transfer, from }));
             copy.users += 1;
             (copy.edition, copy.watermark)
         });
-        self.fetches.begin_transfer(transfer, Transfer::new(from, Feeds::Copy(copy)));
+        self.fetches.begin_transfer(transfer, Transfer::to_copy(from, copy));
         self.ctx.out.push_back(Output::Receive { transfer, from, copy, offset });
         self.ctx.send(from, PeerMessage::Pull { transfer, id, edition, offset, patient }, None);
         transfer
     }
 
     /// The bytes came with the answer.
-    pub(crate) fn on_inline(
-        &mut self,
-        from: NodeId,
-        object: ObjectId,
-        ask: u64,
-        content: Content,
-        payload: Blob,
-    ) {
+    pub fn on_inline(&mut self, from: NodeId, object: ObjectId, ask: u64, content: Content, payload: Blob) {
         let Content { edition, size, .. } = content;
         if !self.is_answer(object, ask, edition) {
             return;
@@ -173,7 +172,7 @@ impl Core {
         self.on_prefetch_size_known(object, size);
         if let Some(partial) = self.copies.live(object) {
             // The new copy is written in one piece. The partial one stays for those who view it.
-            self.copies.doom(&mut self.ctx, partial);
+            self.copies.doom(self.ctx, partial);
         }
         match self.copy_to_receive(object, content) {
             Some(copy) => {
@@ -183,7 +182,7 @@ impl Core {
                 }
                 // The ask is answered; there is nothing to cancel.
                 self.fetches.running.remove(&object);
-                self.copies.seal(&mut self.ctx, copy, Seal::default());
+                self.copies.seal(self.ctx, copy, Seal::default());
             }
             None => self.put_off_for_space(object, edition, size),
         }
@@ -194,18 +193,13 @@ impl Core {
     fn counts_as_holder(&self, from: NodeId, object: ObjectId, ask: u64) -> bool {
         let withdrew = self.fetches.running.get(&object).map_or(0, |fetch| fetch.withdrew);
         from == self.ctx.shards.owner(object)
-            && ask > self.last_inventory.max(withdrew)
+            && ask > self.ctx.last_inventory.max(withdrew)
             && self.copies.live(object).is_none()
             && !self.copies.has_pin(object)
             && !self.ctx.is_leaving
     }
 
-    pub(crate) fn on_receive_ended(
-        &mut self,
-        transfer: TransferId,
-        watermark: u64,
-        outcome: Result<Seal, Broken>,
-    ) {
+    pub fn on_receive_ended(&mut self, transfer: TransferId, watermark: u64, outcome: Result<Seal, Broken>) {
         let Some(Transfer { from, feeds: Feeds::Copy(id), .. }) = self.fetches.end_transfer(transfer) else {
             return;
         };
@@ -220,7 +214,7 @@ impl Core {
         });
         match outcome {
             _ if doomed => self.fetch_anew(object, transfer),
-            Ok(seal) => self.copies.seal(&mut self.ctx, id, seal),
+            Ok(seal) => self.copies.seal(self.ctx, id, seal),
             Err(Broken) => {
                 let size = self.copies[id].extent.size;
                 let event = Event::TransferBroken { transfer, from, bytes: watermark, size };
@@ -235,13 +229,13 @@ impl Core {
                 }
                 self.ask_after_break(object);
                 // A put here need not wait for bytes that no sender brings.
-                self.retry_puts(object);
+                self.ctx.notices.push_back(Notice::BrokenOff(object));
             }
         }
         if let Some(whole) = within.filter(|_| !doomed) {
-            self.on_part_ended(whole);
+            self.ctx.notices.push_back(Notice::PartEnded(whole));
         }
-        self.copies.remove_user(&mut self.ctx, id);
+        self.copies.remove_user(self.ctx, id);
         self.drop_unwanted_fetch(object);
     }
 
@@ -255,16 +249,18 @@ impl Core {
     }
 
     /// The sender has no such copy. Its bulk connection will bring nothing, so the receive is stopped.
-    pub(crate) fn on_pull_refused(&mut self, transfer: TransferId) {
+    pub fn on_pull_refused(&mut self, transfer: TransferId) {
         match self.fetches.transfers.get(&transfer).map(|transfer| transfer.feeds) {
             Some(Feeds::Copy(_)) => self.ctx.out.push_back(Output::StopReceive { transfer }),
-            Some(Feeds::Fold(fold)) => self.on_fold_stream_broken(fold, transfer),
+            Some(Feeds::Fold(fold)) => {
+                self.ctx.notices.push_back(Notice::FoldStreamBroken { fold, transfer });
+            }
             None => {}
         }
     }
 
     /// The owner reports that `sender` is not to be received from. By now we may receive from another.
-    pub(crate) fn on_ask_again(&mut self, object: ObjectId, edition: Edition, sender: NodeId) {
+    pub fn on_ask_again(&mut self, object: ObjectId, edition: Edition, sender: NodeId) {
         let meant = |copy: &&Copy| copy.edition == edition && copy.upstream == Some(sender);
         let copy = self.copies.live_copy(object).filter(meant);
         if let Some(Phase::Received(Some(Incoming { transfer, .. }))) = copy.map(|copy| copy.phase) {

@@ -4,8 +4,7 @@
 use hoplite_types::peer::PeerMessage;
 use hoplite_types::TransferId;
 
-use super::Feeds;
-use crate::Core;
+use super::{Feeds, Fetcher};
 
 /// How often the patience with stalled senders is doubled: up to 32 s at the default of a second.
 const PATIENCE_DOUBLINGS_MAX: u32 = 5;
@@ -20,10 +19,10 @@ pub(super) struct Check {
     strikes: u32,
 }
 
-impl Core {
+impl Fetcher<'_> {
     /// A stream stalls although its connection does not break. Its sender may itself wait for bytes. A sender that does
     /// not answer, or has more bytes than it sends, is given up in the end.
-    pub(crate) fn on_receive_stalled(&mut self, transfer: TransferId, watermark: u64) {
+    pub fn on_receive_stalled(&mut self, transfer: TransferId, watermark: u64) {
         let Some(stalled) = self.fetches.transfers.get_mut(&transfer) else { return };
         let (from, feeds) = (stalled.from, stalled.feeds);
         let asked = stalled.check.take().filter(|check| check.watermark == watermark);
@@ -31,7 +30,7 @@ impl Core {
             Some(check) if check.answer.is_none_or(|there| there > watermark) => check.strikes + 1,
             _ => 0,
         };
-        if strikes > 0 && strikes >= self.patience(feeds, watermark) {
+        if strikes > 0 && strikes >= self.patience(transfer, feeds, watermark) {
             return self.give_up(transfer, feeds, watermark);
         }
         if let Some(stalled) = self.fetches.transfers.get_mut(&transfer) {
@@ -42,13 +41,13 @@ impl Core {
 
     /// The number of strikes after which a sender is given up. It doubles with each sender given up at the same byte:
     /// where all are slow, changing them over and over would make no progress.
-    fn patience(&self, feeds: Feeds, watermark: u64) -> u32 {
+    fn patience(&self, transfer: TransferId, feeds: Feeds, watermark: u64) -> u32 {
         let in_a_row = match feeds {
             Feeds::Copy(copy) => {
                 let fetch = self.fetches.running.get(&self.copies[copy].object);
                 fetch.map_or(0, |fetch| if fetch.given_up.1 == watermark { fetch.given_up.0 } else { 0 })
             }
-            Feeds::Fold(fold) => self.attempt_of_fold(fold),
+            Feeds::Fold(_) => self.fetches.transfers[&transfer].attempt(),
         };
         1 << in_a_row.min(PATIENCE_DOUBLINGS_MAX)
     }
@@ -64,7 +63,7 @@ impl Core {
         self.on_pull_refused(transfer);
     }
 
-    pub(crate) fn on_checked(&mut self, transfer: TransferId, watermark: u64) {
+    pub fn on_checked(&mut self, transfer: TransferId, watermark: u64) {
         let check = self.fetches.transfers.get_mut(&transfer).and_then(|transfer| transfer.check.as_mut());
         if let Some(check) = check {
             check.answer = Some(watermark);

@@ -60,7 +60,7 @@ impl Core {
         self.slots.set_state(key, State::Gathering { copy: target });
         let assignment = &self.slots.running[&key].assignment;
         let (out, parts) = (assignment.out, assignment.children.clone());
-        self.drop_fetch(out);
+        self.fetcher().drop_fetch(out);
         // Its owner must know every node that may seal it, so that a deletion reaches all of them.
         self.ask_for_verdict(target);
         let windows = self.copies[target].windows.clone();
@@ -70,7 +70,7 @@ impl Core {
         }
         let me = self.ctx.me;
         for (&window, part) in windows.iter().zip(&parts).filter(|(_, part)| part.node != me) {
-            self.pull_into(window, part.node, part.id, true);
+            self.fetcher().pull_into(window, part.node, part.id, true);
         }
         self.begin_local_parts(key);
     }

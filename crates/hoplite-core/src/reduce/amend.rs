@@ -28,7 +28,7 @@ impl Core {
             Err(missing) => return self.fail_slot(key, SlotFailure::Source(missing)),
         };
         added.iter().for_each(|&source| self.copies.add_user(&mut self.ctx, source));
-        let streams = self.pull_children(fold, &children);
+        let streams = self.pull_children(fold, assignment.attempt, &children);
         let inputs =
             FoldInputs { sources: added.clone(), streams: streams.iter().map(|&(t, n, _)| (t, n)).collect() };
         if let Some(running) = self.slots.folds.get_mut(&fold) {
@@ -55,6 +55,6 @@ impl Core {
             copy.claim = Some(assignment.claim);
         });
         self.ask_for_verdict(copy);
-        self.drop_fetch(assignment.out);
+        self.fetcher().drop_fetch(assignment.out);
     }
 }

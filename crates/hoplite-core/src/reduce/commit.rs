@@ -17,7 +17,7 @@ use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seal, SlotAssignment};
 use hoplite_types::{Edition, ErrorKind, NodeId, ObjectId, ReductionId};
 
 use super::coordinator::Reduction;
-use crate::subscriptions::Watcher;
+use crate::keys::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 

@@ -6,8 +6,8 @@ use hoplite_types::{Error, ErrorKind, ObjectId, ReductionId};
 
 use super::coordinator::Reduction;
 use crate::io::ClientId;
+use crate::keys::Watcher;
 use crate::notices::Notice;
-use crate::subscriptions::Watcher;
 use crate::timers::Timer;
 use crate::Core;
 

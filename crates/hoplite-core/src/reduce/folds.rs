@@ -30,16 +30,6 @@ pub(super) struct Fold {
 }
 
 impl Core {
-    /// How often the slot that is folded here was started over.
-    pub(crate) fn attempt_of_fold(&self, fold: FoldId) -> u32 {
-        match self.slots.folds.get(&fold).map(|fold| fold.purpose) {
-            Some(FoldFor::Slot(key)) => {
-                self.slots.running.get(&key).map_or(0, |running| running.assignment.attempt)
-            }
-            _ => 0,
-        }
-    }
-
     /// Starts a fold whose sources are already counted as used.
     pub(super) fn start_fold(
         &mut self,
@@ -54,7 +44,13 @@ impl Core {
             copy.phase = Phase::Folded(Some(fold));
             copy.users += 1;
         });
-        let streams = self.pull_children(fold, children);
+        let attempt = match purpose {
+            FoldFor::Slot(key) => {
+                self.slots.running.get(&key).map_or(0, |running| running.assignment.attempt)
+            }
+            FoldFor::Small(_) | FoldFor::Part => 0,
+        };
+        let streams = self.pull_children(fold, attempt, children);
         let inputs = FoldInputs {
             sources: sources.clone(),
             streams: streams.iter().map(|&(t, n, _)| (t, n)).collect(),
@@ -70,13 +66,14 @@ impl Core {
     pub(super) fn pull_children(
         &mut self,
         fold: FoldId,
+        attempt: u32,
         children: &[Child],
     ) -> Vec<(TransferId, NodeId, u32)> {
         let mut streams = Vec::new();
         let me = self.ctx.me;
         for child in children.iter().filter(|child| child.node != me) {
             let transfer = TransferId(self.ctx.next_number());
-            self.fetches.begin_transfer(transfer, Transfer::new(child.node, Feeds::Fold(fold)));
+            self.fetches.begin_transfer(transfer, Transfer::to_fold(child.node, fold, attempt));
             streams.push((transfer, child.node, child.slot));
         }
         streams

@@ -12,7 +12,8 @@ use super::reduce_scatter::STRIPINGS_MAX;
 use crate::calls::Pending;
 use crate::cost::{small_sum_bytes_max, Degree};
 use crate::io::ClientId;
-use crate::subscriptions::{SourcesWatch, Watcher};
+use crate::keys::Watcher;
+use crate::subscriptions::SourcesWatch;
 use crate::timers::Timer;
 use crate::Core;
 

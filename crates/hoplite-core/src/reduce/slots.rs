@@ -134,7 +134,7 @@ impl Core {
         self.slots.set_state(key, State::Folding { copy, fold });
         if assignment.root {
             self.ask_for_verdict(copy);
-            self.drop_fetch(assignment.out);
+            self.fetcher().drop_fetch(assignment.out);
         }
     }
 

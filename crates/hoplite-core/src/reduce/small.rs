@@ -16,8 +16,8 @@ use super::folds::FoldFor;
 use super::plan::PAUSE;
 use crate::copies::SpaceWaiter;
 use crate::copies::{NewCopy, Phase};
-use crate::fetch::Want;
 use crate::io::{Broken, FoldRule, Output};
+use crate::keys::Want;
 use crate::timers::Timer;
 use crate::Core;
 
@@ -92,7 +92,7 @@ impl Core {
         let complete = self.subscriptions.copies(source).any(|(_, report)| report.complete);
         match reduction.brought.get(&index).copied().filter(|&copy| self.stands(copy)) {
             Some(copy) => self.take_small_source(number, index, copy),
-            None if complete => self.want(source, Want::Reduction(number)),
+            None if complete => self.fetcher().want(source, Want::Reduction(number), None),
             None => {}
         }
     }
@@ -182,7 +182,7 @@ impl Core {
         sources.iter().for_each(|&source| self.copies.add_user(&mut self.ctx, source));
         self.start_fold(FoldFor::Small(number), copy, rule, sources, &[]);
         // A sender lent for a fetch of the target must not replace the copy that is folded here.
-        self.drop_fetch(target);
+        self.fetcher().drop_fetch(target);
     }
 
     pub(crate) fn on_small_folded(&mut self, number: u64, copy: CopyId, outcome: Result<(), Broken>) {
@@ -246,7 +246,7 @@ impl Core {
         if let Some(small) = reduction.small.take() {
             self.copies.end_wait_for_space(SpaceWaiter::SmallTarget { number });
             for &source in &reduction.request.sources {
-                self.unwant(source, Want::Reduction(number));
+                self.fetcher().unwant(source, Want::Reduction(number));
             }
             for (_, copy) in small.here {
                 self.copies.remove_user(&mut self.ctx, copy);

@@ -13,23 +13,17 @@ use std::time::Duration;
 
 use hoplite_types::client::Gauge;
 use hoplite_types::peer::PeerMessage;
-use hoplite_types::{Connections, CopyId, Edition, NodeId, ObjectId, TransferId};
+use hoplite_types::{Connections, CopyId, Edition, NodeId, ObjectId};
 
 use crate::copies::Copies;
 use crate::ctx::Ctx;
 use crate::io::{Broken, Output, SendId};
+use crate::keys::PullKey;
 use crate::notices::Notice;
 use crate::timers::Timer;
 use connections::{Choices, LARGE_BYTES_MIN};
 use parked::Parked;
 use running::{Running, Sending, Sent};
-
-/// Identifies a stream that was requested from us: the receiver's node, and its number for the transfer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct PullKey {
-    pub to: NodeId,
-    pub transfer: TransferId,
-}
 
 /// How long an early pull waits for its copy: several round trips and a busy scheduler.
 const PARK_TIME: Duration = Duration::from_secs(2);

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use hoplite_types::client::Gauge;
 use hoplite_types::{NodeId, ObjectId};
 
-use super::{forget, Pull, PullKey};
+use super::{forget, Pull};
+use crate::keys::PullKey;
 
 /// Limit of early pulls that wait here. Further ones are refused, and their receivers ask their owners again.
 const PARKED_MAX: usize = 1 << 16;

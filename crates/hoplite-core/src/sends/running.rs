@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hoplite_types::{Connections, CopyId, NodeId};
 
-use super::{forget, Pull, PullKey};
+use super::{forget, Pull};
 use crate::io::SendId;
+use crate::keys::PullKey;
 
 /// Limit of ended sends that are remembered. For an older one, a receiver whose stream stalls asks another sender.
 const SENT_MAX: usize = 1024;

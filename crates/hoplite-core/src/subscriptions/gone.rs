@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use hoplite_types::{NodeId, ObjectId};
 
 use super::telling::WATCHERS_PER_TURN;
-use super::{unlist, News, Subscriptions, Watcher};
+use super::{unlist, Subscriptions};
 use crate::ctx::{Ctx, STEPS_PER_TURN};
-use crate::notices::Notice;
+use crate::keys::Watcher;
+use crate::notices::{News, Notice};
 use crate::timers::Timer;
 
 #[derive(Debug, Default)]

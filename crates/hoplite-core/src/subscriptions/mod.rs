@@ -17,28 +17,14 @@ use hoplite_types::peer::{CopyReport, DirectoryRequest};
 use hoplite_types::{Blob, NodeId, ObjectId};
 
 use crate::ctx::Ctx;
-use crate::io::ClientId;
-use crate::notices::Notice;
+use crate::keys::Watcher;
+use crate::notices::{News, Notice};
 use crate::repeats::Repeats;
 use crate::shards::ShardSet;
 use crate::timers::Timer;
 use gone::Gone;
-pub(crate) use telling::News;
 use telling::Tellings;
 use turns::Turns;
-
-/// A reason to watch an object.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Watcher {
-    /// A wait, and the object's place in its list.
-    Call(ClientId, u64, usize),
-    Reduction(u64),
-    /// We are leaving, and wait for the object to be handed over.
-    Leave,
-    /// A fetch that waits for space here has no open ask at the owner; through its subscription it is notified if the
-    /// object is deleted.
-    Fetch,
-}
 
 /// Limit of subscriptions that are repeated in one turn. There may be many, and hardly ever is one lost unnoticed.
 const WATCHED_PER_TURN: usize = 256;

@@ -5,21 +5,13 @@ use std::ops::Bound;
 
 use hoplite_types::ObjectId;
 
-use super::{Subscription, Subscriptions, Watcher};
+use super::{Subscription, Subscriptions};
 use crate::ctx::Ctx;
-use crate::notices::Notice;
+use crate::keys::Watcher;
+use crate::notices::{News, Notice};
 
 /// Limit of watchers of one object that are notified in one turn: a millisecond's work or two.
 pub(super) const WATCHERS_PER_TURN: usize = 1024;
-
-/// The kinds of notification about a watched object.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum News {
-    /// Its set of copies has changed.
-    Change,
-    Lost,
-    Deleted,
-}
 
 type Key = (ObjectId, News);
 

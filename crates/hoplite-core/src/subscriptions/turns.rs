@@ -6,8 +6,9 @@ use std::ops::Range;
 use hoplite_types::client::Gauge;
 use hoplite_types::ObjectId;
 
-use super::{Subscriptions, Watcher};
+use super::Subscriptions;
 use crate::ctx::{Ctx, STEPS_PER_TURN};
+use crate::keys::Watcher;
 
 /// Limit of watched objects, each counted once per watcher here: half a kilobyte each, with the owner's reports.
 const WATCHED_MAX: usize = 1 << 21;
