@@ -65,13 +65,13 @@ impl Core {
         }
         self.ctx.clock.observe(self.ctx.now, clock);
         if fresh {
-            self.needs_inventory_pull.remove(&from);
+            self.resync.take_pull(from);
             self.directory.on_fresh(from);
         }
         if scope == Scope::All {
             self.note_owner(from, &shards);
             if cursor.is_none() {
-                self.tell_of_newcomers(from);
+                self.joining.tell_of_newcomers(&mut self.ctx, from);
             }
         }
         let since = self.ctx.next_number();

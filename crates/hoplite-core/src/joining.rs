@@ -18,9 +18,10 @@ use std::time::Duration;
 use hoplite_types::peer::PeerMessage;
 use hoplite_types::{limits, NodeId};
 
-use crate::shards::ShardSet;
+use crate::ctx::Ctx;
+use crate::members::{Change, Members};
+use crate::notices::Notice;
 use crate::timers::Timer;
-use crate::Core;
 
 /// How long a node that reaches none of its seeds waits until it starts alone. It joins members that it finds later
 /// like those on the other side of a partition.
@@ -38,10 +39,10 @@ const NEWCOMERS_MAX: usize = 64;
 
 /// Members that came up recently.
 #[derive(Debug, Default)]
-pub(crate) struct Newcomers(VecDeque<(NodeId, Duration)>);
+struct Newcomers(VecDeque<(NodeId, Duration)>);
 
 impl Newcomers {
-    pub fn note(&mut self, now: Duration, node: NodeId) {
+    fn note(&mut self, now: Duration, node: NodeId) {
         self.0.retain(|&(known, until)| known != node && until > now);
         self.0.push_back((node, now + NEWCOMERS_FOR));
         if self.0.len() > NEWCOMERS_MAX {
@@ -61,12 +62,9 @@ impl Newcomers {
 const TAKEN_IN_PER_TURN: usize = 64;
 const TAKEN_IN_PAUSE: Duration = Duration::from_micros(100);
 
-/// Members that other members reported, and that are not added yet: at most as many as there may be members.
+/// How far this node has joined the others.
 #[derive(Debug, Default)]
-pub(crate) struct MembersHeard(VecDeque<(NodeId, u32)>);
-
-#[derive(Debug, Default)]
-pub(crate) struct Joining {
+struct Progress {
     /// The first timer has been set.
     has_begun: bool,
     /// A member was asked for all members, and has not answered.
@@ -81,126 +79,154 @@ pub(crate) struct Joining {
     knows_members: bool,
 }
 
-impl Core {
+/// A node that joins, and what it tells others that do.
+#[derive(Debug)]
+pub(crate) struct Joining {
+    /// Set until we know the other members and their inventories of our shards.
+    progress: Option<Progress>,
+    newcomers: Newcomers,
+    /// Members that other members reported, and that are not added yet: at most as many as there may be members.
+    heard: VecDeque<(NodeId, u32)>,
+}
+
+impl Joining {
+    /// A node that expects no others has nobody to join.
+    pub fn new(is_alone: bool) -> Self {
+        let progress = (!is_alone).then(Progress::default);
+        Joining { progress, newcomers: Newcomers::default(), heard: VecDeque::new() }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.progress.is_none()
+    }
+
+    /// Set until all members are known.
+    fn looking(&mut self) -> Option<&mut Progress> {
+        self.progress.as_mut().filter(|progress| !progress.knows_members)
+    }
+
     /// A member came up; it may be the first that we know.
-    pub(crate) fn ask_for_members(&mut self, node: NodeId) {
-        let Some(joining) = &mut self.joining else { return };
-        if !joining.knows_members && !joining.is_asking {
-            joining.is_asking = true;
-            joining.tries += 1;
-            self.ctx.timers.set(self.ctx.now + MEMBERS_TIMEOUT, Timer::Join);
-            self.ctx.send(node, PeerMessage::MembersRequest, None);
+    pub fn on_member_up(&mut self, ctx: &mut Ctx, node: NodeId) {
+        self.newcomers.note(ctx.now, node);
+        self.ask_for_members(ctx, node);
+    }
+
+    fn ask_for_members(&mut self, ctx: &mut Ctx, node: NodeId) {
+        if let Some(progress) = self.looking().filter(|progress| !progress.is_asking) {
+            progress.is_asking = true;
+            progress.tries += 1;
+            ctx.timers.set(ctx.now + MEMBERS_TIMEOUT, Timer::Join);
+            ctx.send(node, PeerMessage::MembersRequest, None);
         }
     }
 
-    /// A newcomer asks for all members; it is a member from now on.
-    pub(crate) fn on_members_request(&mut self, from: NodeId) {
-        self.note_member(from);
-        let mut members = self.members.with_lives();
+    /// A newcomer, which is a member by now, asks for all members.
+    pub fn on_members_request(&mut self, ctx: &mut Ctx, members: &Members, from: NodeId) {
+        let mut members = members.with_lives();
         members.truncate(limits::MEMBERS_MAX);
-        let partial = self.joining.as_ref().is_some_and(|joining| !joining.knows_members);
-        self.ctx.send(from, PeerMessage::Members { members, partial }, None);
+        let partial = self.looking().is_some();
+        ctx.send(from, PeerMessage::Members { members, partial }, None);
     }
 
-    pub(crate) fn on_members(&mut self, from: NodeId, members: Vec<(NodeId, u32)>, partial: bool) {
-        if let Some(joining) = &mut self.joining {
+    /// A member sent all members that it knows: they are to be added (`take_in`).
+    pub fn on_members(&mut self, from: NodeId, members: Vec<(NodeId, u32)>, partial: bool) {
+        if let Some(progress) = &mut self.progress {
             match partial {
-                true => drop(joining.partial.insert(from)),
-                false => drop(joining.partial.remove(&from)),
+                true => drop(progress.partial.insert(from)),
+                false => drop(progress.partial.remove(&from)),
             }
-            joining.is_answered |= !partial;
+            progress.is_answered |= !partial;
         }
         // Members that are left out here are learnt through gossip.
-        let left = limits::MEMBERS_MAX - self.members_heard.0.len();
-        self.members_heard.0.extend(members.into_iter().take(left));
-        self.take_in_members();
+        let left = limits::MEMBERS_MAX - self.heard.len();
+        self.heard.extend(members.into_iter().take(left));
     }
 
-    /// Adds the next few members; when there are no more, all members are known.
-    pub(crate) fn take_in_members(&mut self) {
-        let some = self.members_heard.0.len().min(TAKEN_IN_PER_TURN);
-        let members = self.members_heard.0.drain(..some).collect();
-        let changes = self.members.on_heard(self.ctx.now, members);
-        self.on_member_changes(changes);
-        match self.members_heard.0.is_empty() {
-            true => self.go_on_joining(),
-            false => self.ctx.timers.set(self.ctx.now + TAKEN_IN_PAUSE, Timer::TakeIn),
-        }
+    /// Adds the next few members. Once the changes are carried out, `go_on` follows.
+    pub fn take_in(&mut self, ctx: &Ctx, members: &mut Members) -> Vec<Change> {
+        let some = self.heard.len().min(TAKEN_IN_PER_TURN);
+        members.on_heard(ctx.now, self.heard.drain(..some).collect())
     }
 
-    /// A node that joins at the same time knows no more than we do; another member may. If all members are joining, and
-    /// all seeds are among them, then no member knows more.
-    fn go_on_joining(&mut self) {
-        let Some(joining) = self.joining.as_mut().filter(|joining| !joining.knows_members) else { return };
-        if joining.is_answered {
-            return self.know_members();
+    /// Some members were added. When there are no more, all members are known: a node that joins at the same time knows
+    /// no more than we do, but another member may. If all members are joining, and all seeds are among them, then no
+    /// member knows more.
+    pub fn go_on(&mut self, ctx: &mut Ctx, members: &Members) {
+        if !self.heard.is_empty() {
+            return ctx.timers.set(ctx.now + TAKEN_IN_PAUSE, Timer::TakeIn);
         }
-        joining.is_asking = false;
-        let partial = &joining.partial;
-        let me = self.ctx.me;
-        let next = self.ctx.shards.iter().find(|node| *node != me && !partial.contains(node));
+        let Some(progress) = self.looking() else {
+            // All were known before.
+            return;
+        };
+        if progress.is_answered {
+            return self.know_members(ctx);
+        }
+        progress.is_asking = false;
+        let partial = &progress.partial;
+        let me = ctx.me;
+        let next = ctx.shards.iter().find(|node| *node != me && !partial.contains(node));
         let heard = |seed: SocketAddr| partial.iter().any(|node| node.addr == seed);
         match next {
-            Some(node) => self.ask_for_members(node),
-            None if self.members.seeds().all(heard) => self.know_members(),
+            Some(node) => self.ask_for_members(ctx, node),
+            None if members.seeds().all(heard) => self.know_members(ctx),
+            // A seed that joins, too, may answer yet.
             None => {}
         }
     }
 
-    /// The node sent us a request, so it is alive and a member.
-    pub(crate) fn note_member(&mut self, node: NodeId) {
-        if !self.ctx.shards.contains(node) && !self.ctx.departed.has(node) {
-            let changes = self.members.on_heard(self.ctx.now, vec![(node, 0)]);
-            self.on_member_changes(changes);
-        }
-    }
-
     /// A newcomer asks for our inventory: it may not know of others that join at the same time.
-    pub(crate) fn tell_of_newcomers(&mut self, to: NodeId) {
-        let members = self.newcomers.beside(self.ctx.now, to);
+    pub fn tell_of_newcomers(&self, ctx: &mut Ctx, to: NodeId) {
+        let members = self.newcomers.beside(ctx.now, to);
         if !members.is_empty() {
-            self.ctx.send(to, PeerMessage::Members { members, partial: true }, None);
+            ctx.send(to, PeerMessage::Members { members, partial: true }, None);
         }
     }
 
-    pub(crate) fn on_join_timer(&mut self) {
-        let Some(joining) = self.joining.as_mut().filter(|joining| !joining.knows_members) else { return };
-        joining.is_asking = false;
-        let tries = joining.tries as usize;
-        let count = self.ctx.shards.len() - 1;
-        let next = self.ctx.shards.neighbours(count).nth(tries % count.max(1));
-        let joins = |node: NodeId| joining.partial.contains(&node);
-        let all_join = count > 0 && self.ctx.shards.iter().all(|node| node == self.ctx.me || joins(node));
-        let (now, alone_at) = (self.ctx.now, joining.alone_at);
+    pub fn on_timer(&mut self, ctx: &mut Ctx) {
+        let Some(progress) = self.looking() else {
+            // All members are known by now.
+            return;
+        };
+        progress.is_asking = false;
+        let tries = progress.tries as usize;
+        let count = ctx.shards.len() - 1;
+        let next = ctx.shards.neighbours(count).nth(tries % count.max(1));
+        let joins = |node: NodeId| progress.partial.contains(&node);
+        let all_join = count > 0 && ctx.shards.iter().all(|node| node == ctx.me || joins(node));
+        let alone_at = progress.alone_at;
         match next {
             // A seed may still answer.
-            Some(_) if all_join && now < alone_at => self.ctx.timers.set(alone_at, Timer::Join),
-            Some(node) if !all_join && tries < TRIES_MAX as usize => self.ask_for_members(node),
-            _ => self.know_members(),
+            Some(_) if all_join && ctx.now < alone_at => ctx.timers.set(alone_at, Timer::Join),
+            Some(node) if !all_join && tries < TRIES_MAX as usize => self.ask_for_members(ctx, node),
+            _ => self.know_members(ctx),
         }
     }
 
-    fn know_members(&mut self) {
-        let Some(joining) = self.joining.as_mut().filter(|joining| !joining.knows_members) else { return };
-        joining.knows_members = true;
-        self.ctx.timers.clear(Timer::Join);
-        self.directory.start(&mut self.ctx);
+    fn know_members(&mut self, ctx: &mut Ctx) {
+        if let Some(progress) = self.looking() {
+            progress.knows_members = true;
+            ctx.timers.clear(Timer::Join);
+            ctx.notices.push_back(Notice::MembersKnown);
+        }
     }
 
-    /// Starts to serve, once all inventories of our shards have arrived.
-    pub(crate) fn take_part_when_joined(&mut self) {
-        let Some(joining) = &mut self.joining else { return };
-        if !std::mem::replace(&mut joining.has_begun, true) {
-            joining.alone_at = self.ctx.now + START_ALONE;
-            self.ctx.timers.set(joining.alone_at, Timer::Join);
+    /// The node has started: members may take so long to answer before it starts alone.
+    pub fn begin(&mut self, ctx: &mut Ctx) {
+        if let Some(progress) = self.progress.as_mut().filter(|progress| !progress.has_begun) {
+            progress.has_begun = true;
+            progress.alone_at = ctx.now + START_ALONE;
+            ctx.timers.set(progress.alone_at, Timer::Join);
         }
-        if !joining.knows_members || self.directory.is_recovering() {
-            return;
-        }
-        self.joining = None;
-        self.ctx.has_joined = true;
-        self.ctx.is_fresh = false;
-        self.repeat_questions(&ShardSet::all());
-        self.settle();
+    }
+
+    /// Whether the node may serve, once the inventories of its shards have arrived.
+    pub fn knows_members(&self) -> bool {
+        self.progress.as_ref().is_some_and(|progress| progress.knows_members)
+    }
+
+    /// The node serves from now on.
+    pub fn end(&mut self) {
+        self.progress = None;
     }
 }

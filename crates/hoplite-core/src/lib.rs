@@ -8,12 +8,13 @@
 //! - A reduce: `reduce`.
 //!
 //! Components have private state, and are lent `ctx`. One that has something to say to those above it pushes a notice,
-//! which `settle` hands on. These are `copies`, `directory`, `sends`, `subscriptions`, `leave` and `fetch`; the others
-//! are still methods of `Core`.
+//! which `settle` hands on. These are `copies`, `directory`, `sends`, `subscriptions`, `leave`, `fetch`, `joining` and
+//! `resync`; the others are still methods of `Core`.
 #![forbid(unsafe_code)]
 
 mod calls;
 mod clock;
+mod cluster;
 mod config;
 mod copies;
 mod cost;
@@ -28,9 +29,10 @@ mod joining;
 mod keys;
 mod leave;
 mod members;
+mod messages;
 mod notices;
+mod open_questions;
 mod outcomes;
-mod peers;
 mod puts;
 mod reduce;
 mod repeats;
@@ -47,7 +49,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_types::client::{Gauge, Status};
-use hoplite_types::{NodeId, ObjectId, Shard};
+use hoplite_types::{ObjectId, Shard};
 
 pub use config::Config;
 pub use cost::{best_degree, fanout, stripes_pay, Degree};
@@ -59,13 +61,13 @@ use ctx::Ctx;
 use directory::Directory;
 use fetch::Fetches;
 use io::ClientId;
-use joining::{Joining, MembersHeard, Newcomers};
+use joining::Joining;
 use leave::Leave;
 use members::Members;
 use puts::Writes;
 use reduce::{Reduction, Slots};
+use resync::Resync;
 use sends::Sends;
-use shards::ShardSet;
 use subscriptions::Subscriptions;
 use timers::Timer;
 
@@ -74,20 +76,12 @@ use timers::Timer;
 pub struct Core {
     ctx: Ctx,
     members: Members,
-    /// Set until we know the other members and their inventories of our shards.
-    joining: Option<Joining>,
-    newcomers: Newcomers,
-    members_heard: MembersHeard,
+    joining: Joining,
     leave: Leave,
     /// Count of invalid messages.
     bad_messages: u64,
     long_work: LongWork,
-    /// Members some of whose messages may have been dropped as out of date: they are to be asked to resync.
-    needs_resync: BTreeSet<NodeId>,
-    /// Members whose reports to us may have been lost: they are to be asked for their inventories.
-    needs_inventory_pull: BTreeSet<NodeId>,
-    /// Shards whose new owner has not yet pulled our inventory.
-    not_pulled: ShardSet,
+    resync: Resync,
     /// Overrides the degree with the lowest cost.
     reduce_degree: Option<Degree>,
     directory: Directory,
@@ -116,15 +110,11 @@ impl Core {
         Core {
             ctx: if alone { Ctx::new(config.node) } else { Ctx::joining(config.node) },
             members,
-            joining: (!alone).then(Joining::default),
-            newcomers: Newcomers::default(),
-            members_heard: MembersHeard::default(),
+            joining: Joining::new(alone),
             leave: Leave::default(),
             bad_messages: 0,
             long_work: LongWork::default(),
-            needs_resync: BTreeSet::new(),
-            needs_inventory_pull: BTreeSet::new(),
-            not_pulled: ShardSet::default(),
+            resync: Resync::default(),
             reduce_degree: config.reduce_degree,
             directory: if alone { Directory::alone() } else { Directory::joining(config.node) },
             copies: Copies::new(config.store_bytes),
@@ -194,7 +184,7 @@ impl Core {
                 self.leave.begin(&mut self.ctx, &mut self.copies, &mut self.subscriptions, within);
             }
             Input::StoodStill { time } => {
-                if self.joining.is_none() && self.members.may_be_held_for_dead_after(time) {
+                if self.joining.is_over() && self.members.may_be_held_for_dead_after(time) {
                     self.directory.recover_everything(&mut self.ctx);
                     self.ask_for_all_verdicts_again();
                 }
@@ -243,8 +233,8 @@ impl Core {
             Timer::Refresh => self.on_refresh(),
             Timer::RefreshWatched => self.subscriptions.repeat_some(&mut self.ctx),
             Timer::Resync(node) => self.on_resync(node),
-            Timer::NotPulled => self.ask_for_pulls(),
-            Timer::Join => self.on_join_timer(),
+            Timer::NotPulled => self.resync.ask_for_pulls(&mut self.ctx, &self.copies),
+            Timer::Join => self.joining.on_timer(&mut self.ctx),
             Timer::TakeIn => self.take_in_members(),
             Timer::AdvanceReduction(number) => self.advance_reduction(number),
             Timer::SlotNeedsSpace(reduction, slot) => self.on_slot_space_timer((reduction, slot)),

@@ -89,6 +89,8 @@ pub(crate) enum Notice {
         fold: FoldId,
         transfer: TransferId,
     },
+    /// All members are known to a node that joins them.
+    MembersKnown,
     /// Work is over that this node has to do before it leaves.
     WorkEnded,
 }

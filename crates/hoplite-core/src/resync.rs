@@ -6,16 +6,18 @@
 //! | a connection broke, a node came back | both sides pull each other's inventory, and repeat questions, deletions, pins and slot assignments |
 //! | a node was believed dead | it is asked to do the same |
 //! | a question stays open | that question is repeated, at growing intervals |
+//!
+//! Here: the nodes with which this is due, and when. `open_questions` repeats what is open.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_types::peer::{PeerMessage, ShardQuery};
-use hoplite_types::{NodeId, ObjectId};
+use hoplite_types::{NodeId, Shard};
 
-use crate::shards::{Moved, ShardSet};
+use crate::copies::Copies;
+use crate::ctx::Ctx;
+use crate::shards::ShardSet;
 use crate::timers::Timer;
-use crate::Core;
 
 /// How soon after its connection broke a peer is resynced.
 const RESYNC_AFTER: Duration = Duration::from_millis(50);
@@ -24,149 +26,79 @@ const RESYNC_AFTER: Duration = Duration::from_millis(50);
 /// later than we.
 const PULL_WITHIN: Duration = Duration::from_secs(3);
 
-impl Core {
-    /// Some shards have other owners or backups.
-    pub(crate) fn on_owners_moved(&mut self, moved: &Moved) {
-        self.directory.on_moved(&mut self.ctx, moved);
-        if !moved.owners.is_empty() {
-            self.expect_pulls(&moved.owners);
-            self.repeat_questions(&moved.owners);
-        }
-        let mut owners: BTreeSet<_> =
-            moved.claims_over.iter().map(|shard| self.ctx.shards.owner_of(shard)).collect();
-        owners.remove(&self.ctx.me);
-        for owner in owners {
-            self.needs_resync.insert(owner);
-            self.resync_soon(owner);
-        }
+#[derive(Debug, Default)]
+pub(crate) struct Resync {
+    /// Members some of whose messages may have been dropped as out of date: they are to be asked to resync.
+    requests: BTreeSet<NodeId>,
+    /// Members whose reports to us may have been lost: they are to be asked for their inventories.
+    pulls: BTreeSet<NodeId>,
+    /// Shards whose new owner has not yet pulled our inventory.
+    not_pulled: ShardSet,
+}
+
+impl Resync {
+    /// The node is to be asked to resync, when the time for it comes (`soon`).
+    pub fn add_request(&mut self, node: NodeId) {
+        self.requests.insert(node);
     }
 
-    /// Another node claims to own these shards: it has learnt of a change of members before us.
-    pub(crate) fn note_owner(&mut self, node: NodeId, queries: &[ShardQuery]) {
-        self.note_member(node);
-        let mut owners = ShardSet::default();
-        for &ShardQuery { shard, .. } in queries {
-            if self.ctx.shards.note_claimed(self.ctx.now, shard, node) {
-                owners.insert(shard);
-            }
-        }
-        if !owners.is_empty() {
-            self.on_owners_moved(&Moved { owners, ..Moved::default() });
-            self.ctx.arm_refresh();
-        }
-        for &ShardQuery { shard, .. } in queries {
-            if self.ctx.shards.owner_of(shard) == node {
-                self.not_pulled.remove(shard);
-            }
-        }
+    /// The node is to be asked for its inventory, when the time for it comes.
+    pub fn add_pull(&mut self, node: NodeId) {
+        self.pulls.insert(node);
+    }
+
+    /// Returns whether the node was to be asked to resync.
+    pub fn take_request(&mut self, node: NodeId) -> bool {
+        self.requests.remove(&node)
+    }
+
+    /// Returns whether the node was to be asked for its inventory.
+    pub fn take_pull(&mut self, node: NodeId) -> bool {
+        self.pulls.remove(&node)
+    }
+
+    /// Schedules a resync of the node, once the connection to it has settled.
+    pub fn soon(&self, ctx: &mut Ctx, node: NodeId) {
+        ctx.timers.set(ctx.now + RESYNC_AFTER, Timer::Resync(node));
+        ctx.hasten_refresh();
+    }
+
+    /// Schedules a resync in which the node is asked to do the same.
+    pub fn request_soon(&mut self, ctx: &mut Ctx, node: NodeId) {
+        self.add_request(node);
+        self.soon(ctx, node);
+    }
+
+    /// The node died.
+    pub fn on_node_down(&mut self, ctx: &mut Ctx, node: NodeId) {
+        ctx.timers.clear(Timer::Resync(node));
+        self.requests.remove(&node);
+        self.pulls.remove(&node);
     }
 
     /// Waits for the new owners of these shards to pull our inventory.
-    fn expect_pulls(&mut self, moved: &ShardSet) {
-        for shard in moved.iter().filter(|&shard| self.copies.count_in(shard) > 0) {
-            self.not_pulled.set(shard, !self.ctx.shards.is_mine(shard));
+    pub fn expect_pulls(&mut self, ctx: &mut Ctx, copies: &Copies, moved: &ShardSet) {
+        for shard in moved.iter().filter(|&shard| copies.count_in(shard) > 0) {
+            self.not_pulled.set(shard, !ctx.shards.is_mine(shard));
         }
-        if !self.not_pulled.is_empty() && !self.ctx.timers.is_set(Timer::NotPulled) {
-            self.ctx.timers.set(self.ctx.now + PULL_WITHIN, Timer::NotPulled);
+        if !self.not_pulled.is_empty() && !ctx.timers.is_set(Timer::NotPulled) {
+            ctx.timers.set(ctx.now + PULL_WITHIN, Timer::NotPulled);
         }
+    }
+
+    /// The owner of this shard pulls our inventory.
+    pub fn note_pulled(&mut self, shard: Shard) {
+        self.not_pulled.remove(shard);
     }
 
     /// Asks owners to resync that have not pulled. They may have owned these shards all along, while we believed a dead
     /// node alive, and our reports went to that node.
-    pub(crate) fn ask_for_pulls(&mut self) {
+    pub fn ask_for_pulls(&mut self, ctx: &mut Ctx, copies: &Copies) {
         let not_pulled = std::mem::take(&mut self.not_pulled);
-        let holding = not_pulled.iter().filter(|&shard| self.copies.count_in(shard) > 0);
-        let owners: BTreeSet<_> = holding.map(|shard| self.ctx.shards.owner_of(shard)).collect();
+        let holding = not_pulled.iter().filter(|&shard| copies.count_in(shard) > 0);
+        let owners: BTreeSet<_> = holding.map(|shard| ctx.shards.owner_of(shard)).collect();
         for owner in owners {
-            self.needs_resync.insert(owner);
-            self.resync_soon(owner);
-        }
-    }
-
-    /// Repeats all unanswered questions about the objects in these shards; owners recognise repetitions.
-    pub(crate) fn repeat_questions(&mut self, shards: &ShardSet) {
-        let of = |id: ObjectId| shards.contains(id.shard());
-        self.fetches.repeat_asks(shards);
-        self.subscriptions.repeat(&mut self.ctx, shards);
-        self.calls.repeat_questions(of);
-        self.ask_due_questions();
-        self.repeat_verdict_requests(of);
-    }
-
-    pub(crate) fn on_refresh(&mut self) {
-        self.ctx.rearm_refresh();
-        self.repeat_questions(&ShardSet::all());
-        self.repeat_commits();
-        self.repeat_slot_reports(None);
-        self.forget_old_claims();
-        if !self.has_open_questions() {
-            self.ctx.timers.clear(Timer::Refresh);
-        }
-    }
-
-    fn has_open_questions(&self) -> bool {
-        self.fetches.has_open_asks()
-            || self.subscriptions.has_open()
-            || self.calls.has_questions()
-            || self.awaits_verdict()
-            || self.has_commits()
-            || self.slots.has_reports()
-            || self.ctx.shards.has_claimed()
-    }
-
-    /// Drops old claims of nodes to shards: by now they have either turned out true, or were false.
-    fn forget_old_claims(&mut self) {
-        let moved = self.ctx.shards.forget_old_claims(self.ctx.now);
-        self.on_owners_moved(&moved);
-    }
-
-    /// The control connection to a peer broke: the last messages to it may not have arrived.
-    pub(crate) fn on_peer_broken(&mut self, node: NodeId) {
-        // A sender that we were lent may be no member any more, or not yet.
-        if self.ctx.shards.contains(node) {
-            // Our request to resync may have been lost as well.
-            self.needs_resync.insert(node);
-            self.needs_inventory_pull.insert(node);
-            if !self.ctx.timers.is_set(Timer::Resync(node)) {
-                self.resync_soon(node);
-                // This makes the driver dial at once. A refusal shows that the process is gone, not only cut off.
-                self.ping(node);
-            }
-        }
-        self.slots_peer_broken(node);
-        for transfer in self.fetches.transfers_from(node) {
-            // Our pull may be lost; the directory lends the same sender again if it is well.
-            self.fetcher().on_pull_refused(transfer);
-        }
-    }
-
-    /// Schedules a resync of the node, once the connection to it has settled.
-    pub(crate) fn resync_soon(&mut self, node: NodeId) {
-        self.ctx.timers.set(self.ctx.now + RESYNC_AFTER, Timer::Resync(node));
-        self.ctx.hasten_refresh();
-    }
-
-    pub(crate) fn on_resync(&mut self, node: NodeId) {
-        if self.needs_resync.remove(&node) {
-            let epoch = self.slots.fence_of(node);
-            self.ctx.send(node, PeerMessage::ResyncRequest { epoch }, None);
-        }
-        if self.needs_inventory_pull.remove(&node) {
-            self.directory.repeat_pull(&mut self.ctx, node);
-            self.directory.pull_again(&mut self.ctx, node);
-        }
-        let theirs = self.ctx.shards.owned_by(node);
-        self.repeat_questions(&theirs);
-        self.repeat_claims(|id| theirs.contains(id.shard()));
-        self.directory.repeat_answers(&mut self.ctx, node);
-        self.repeat_assignments(node);
-        self.repeat_slot_reports(Some(node));
-    }
-
-    /// Nodes that are involved in objects here, and never became members, died before we knew them.
-    pub(crate) fn forget_strangers(&mut self) {
-        for node in self.directory.strangers(&self.ctx) {
-            self.on_node_down(node, None);
+            self.request_soon(ctx, owner);
         }
     }
 }

@@ -92,6 +92,7 @@ impl Core {
             Notice::ReportAgain(copy) => self.announce_again(copy),
             Notice::PartEnded(copy) => self.on_part_ended(copy),
             Notice::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
+            Notice::MembersKnown => self.directory.start(&mut self.ctx),
             Notice::WorkEnded => self.leave_if_nothing_is_left(),
         }
     }

@@ -1,6 +1,4 @@
-//! Messages from other nodes, and members that come and go.
-
-use std::time::Duration;
+//! Messages from other nodes, and of this node to itself.
 
 use hoplite_types::peer::{CopyReport, Deletion, DirectoryAnswer, DirectoryRequest, PeerMessage, Verdict};
 use hoplite_types::{Blob, Edition, Error, ErrorKind, NodeId, ObjectId};
@@ -11,21 +9,8 @@ use crate::fetch::Content;
 use crate::io::{Event, Output};
 use crate::keys::PullKey;
 use crate::keys::Want;
-use crate::members::Change;
 use crate::sends::Pull;
-use crate::shards::Moved;
-use crate::timers::Timer;
 use crate::Core;
-
-/// Members whose links are kept in use, whatever the size of the cluster. Each member is watched by as many others.
-const NEIGHBOURS: usize = 16;
-
-/// How often round trips to them are measured.
-const PING_PERIOD: Duration = Duration::from_secs(10);
-
-/// The first few measurements follow each other soon: a new peer is busy at first, and so are the nodes it joins.
-const PINGS_SOON: u32 = 5;
-const PING_SOON: Duration = Duration::from_millis(200);
 
 impl Core {
     /// Handles a message from outside. An invalid one is dropped.
@@ -65,8 +50,14 @@ impl Core {
             PeerMessage::Inventory { round, since, page, unchanged, next, clock } => {
                 self.on_inventory(from, Answer { round, since, page, unchanged, next }, clock);
             }
-            PeerMessage::MembersRequest => self.on_members_request(from),
-            PeerMessage::Members { members, partial } => self.on_members(from, members, partial),
+            PeerMessage::MembersRequest => {
+                self.note_member(from);
+                self.joining.on_members_request(&mut self.ctx, &self.members, from);
+            }
+            PeerMessage::Members { members, partial } => {
+                self.joining.on_members(from, members, partial);
+                self.take_in_members();
+            }
             PeerMessage::Pull { transfer, id, edition, offset, patient } => {
                 let pull = Pull::new(id, edition, offset, patient);
                 let (key, is_expected) = (PullKey { to: from, transfer }, self.fetches.is_expected(id));
@@ -108,21 +99,15 @@ impl Core {
             PeerMessage::ResyncRequest { .. } if !self.ctx.shards.contains(from) => {}
             PeerMessage::ResyncRequest { epoch } => {
                 self.on_epoch(from, epoch);
-                self.needs_inventory_pull.insert(from);
-                self.resync_soon(from);
+                self.resync.add_pull(from);
+                self.resync.soon(&mut self.ctx, from);
             }
             PeerMessage::BackupIds { ids } => self.directory.on_backup_ids(&mut self.ctx, from, ids),
             PeerMessage::Check { transfer } => {
                 self.sends.on_check(&mut self.ctx, &self.copies, PullKey { to: from, transfer });
             }
             PeerMessage::Checked { transfer, watermark } => self.fetcher().on_checked(transfer, watermark),
-            PeerMessage::Pong { sent_ns } => {
-                let round_trip = self.ctx.now.saturating_sub(Duration::from_nanos(sent_ns));
-                let measured = self.ctx.links.on_round_trip(from, round_trip.as_secs_f64());
-                if measured < PINGS_SOON && self.ctx.shards.contains(from) {
-                    self.ctx.timers.set(self.ctx.now + PING_SOON, Timer::Ping(from));
-                }
-            }
+            PeerMessage::Pong { sent_ns } => self.on_pong(from, sent_ns),
         }
     }
 
@@ -254,94 +239,5 @@ impl Core {
             }
         }
         self.ctx.send(owner, PeerMessage::DeletionAck { id }, None);
-    }
-
-    pub(crate) fn on_member_changes(&mut self, changes: Vec<Change>) {
-        for change in changes {
-            match change {
-                Change::Datagram { to, bytes } => self.ctx.out.push_back(Output::Datagram { to, bytes }),
-                Change::Up(node) => self.on_member_up(node),
-                Change::Rejoined => self.on_rejoined(),
-                Change::Down(node) => {
-                    if let Some(moved) = self.ctx.shards.remove(node) {
-                        self.ctx.out.push_back(Output::Event(Event::MemberDown { node }));
-                        self.on_node_down(node, Some(moved));
-                    }
-                }
-            }
-            self.hand_on_notices();
-        }
-    }
-
-    fn on_member_up(&mut self, node: NodeId) {
-        if self.ctx.departed.take(node) {
-            self.needs_resync.insert(node);
-        }
-        if let Some(moved) = self.ctx.shards.insert(node) {
-            self.ctx.out.push_back(Output::Event(Event::MemberUp { node }));
-            self.newcomers.note(self.ctx.now, node);
-            self.needs_inventory_pull.insert(node);
-            self.directory.on_member_up(&mut self.ctx, node);
-            self.on_owners_moved(&moved);
-            self.resync_soon(node);
-            self.watch_neighbours();
-            self.ask_for_members(node);
-        }
-    }
-
-    /// Others believed us dead, and may have made decisions about our shards meanwhile.
-    fn on_rejoined(&mut self) {
-        self.directory.recover_everything(&mut self.ctx);
-        self.ask_for_all_verdicts_again();
-        let others: Vec<_> = self.ctx.shards.iter().filter(|&node| node != self.ctx.me).collect();
-        others.into_iter().for_each(|node| self.resync_soon(node));
-    }
-
-    /// A member died; or a node that never was a member, but that others reported to us.
-    pub(crate) fn on_node_down(&mut self, node: NodeId, moved: Option<Moved>) {
-        self.ctx.departed.note(node);
-        self.ctx.links.forget(node);
-        self.ctx.timers.clear(Timer::Resync(node));
-        self.ctx.timers.clear(Timer::Ping(node));
-        self.needs_resync.remove(&node);
-        self.needs_inventory_pull.remove(&node);
-        self.sends.on_node_down(&mut self.ctx, node);
-        self.release_slots_of(node);
-        self.commits_member_down(node);
-        self.directory.on_node_down(&mut self.ctx, node);
-        self.subscriptions.on_node_down(&mut self.ctx, node);
-        let moved = moved.unwrap_or_else(|| self.ctx.shards.forget_claims_of(node));
-        self.on_owners_moved(&moved);
-        for backup in self.directory.backup_owners_of(&self.ctx, node) {
-            self.needs_resync.insert(backup);
-            self.resync_soon(backup);
-        }
-        for request in self.directory.take_forwarded_to(&self.ctx, node) {
-            self.on_directory(request.origin, request.hops, request.id, request.request);
-        }
-        self.slots_peer_broken(node);
-        for transfer in self.fetches.transfers_from(node) {
-            self.fetcher().on_pull_refused(transfer);
-        }
-        self.watch_neighbours();
-    }
-
-    /// Keeps links to a few members in use, so that their deaths are noticed at once. Other members are watched by
-    /// their own neighbours.
-    fn watch_neighbours(&mut self) {
-        let neighbours: Vec<_> = self.ctx.shards.neighbours(NEIGHBOURS).collect();
-        for node in neighbours {
-            if !self.ctx.timers.is_set(Timer::Ping(node)) {
-                self.ping(node);
-            }
-        }
-    }
-
-    pub(crate) fn ping(&mut self, node: NodeId) {
-        let sent_ns = self.ctx.now.as_nanos() as u64;
-        self.ctx.send(node, PeerMessage::Ping { sent_ns }, None);
-        if self.ctx.shards.neighbours(NEIGHBOURS).any(|neighbour| neighbour == node) {
-            self.ctx.timers.set(self.ctx.now + PING_PERIOD, Timer::Ping(node));
-        }
     }
 }
