@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hoplite_types::peer::{DirectoryRequest, PeerMessage};
-use hoplite_types::{CopyId, NodeId, ObjectId};
+use hoplite_types::{mix64, CopyId, NodeId, ObjectId};
 
 use crate::clock::Clock;
 use crate::cost::Links;
@@ -108,6 +108,12 @@ impl Ctx {
     pub fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
+    }
+
+    /// 64 bits that no other writing anywhere uses.
+    pub fn unique(&mut self) -> u64 {
+        let number = self.next_number();
+        mix64(self.me.hash64() ^ mix64(number))
     }
 
     /// Sends a message. A message to ourselves is handled before `handle` returns.

@@ -40,13 +40,10 @@ impl Core {
         let mut left = Vec::new();
         left.extend(self.copies.leftovers());
         look(&mut left, "writes", &self.writes);
-        look(&mut left, "calls", &self.calls);
+        left.extend(self.calls.leftovers());
         look(&mut left, "fetches", &self.fetches);
         left.extend(self.sends.leftovers());
         left.extend(self.subscriptions.leftovers());
-        if !self.long_work.is_empty() {
-            left.push("long work for clients".to_owned());
-        }
         left.extend(self.slots.leftovers());
         look(&mut left, "reductions", &self.reductions);
         look(&mut left, "barriers", &self.barriers);

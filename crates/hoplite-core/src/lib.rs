@@ -3,16 +3,19 @@
 //! A [`Core`] makes the decisions of one node. It is driven through one function and one queue (see [`io`]). It owns no
 //! clock, socket, thread or file, and the same inputs produce the same outputs.
 //!
-//! - A put: `calls` → `puts` (space from `copies`) → announced to the shard owner's `directory`.
+//! - A put: `calls` (space from `copies`) → announced to the shard owner's `directory`.
 //! - A get: `calls` → `fetch` asks the owner, which lends a sender → `sends` there.
 //! - A reduce: `reduce`.
 //!
-//! Components have private state, and are lent `ctx`. One that has something to say to those above it pushes a notice,
-//! which `settle` hands on. These are `copies`, `directory`, `sends`, `subscriptions`, `leave`, `fetch`, `joining` and
-//! `resync`; the others are still methods of `Core`.
+//! Components have private state. Their methods are lent `ctx` and the components below, and never call one above: what
+//! concerns those is pushed as a notice, which `settle` hands on. From the bottom: `copies`, `directory`, `sends`,
+//! `subscriptions`, `leave`, `fetch`, `writes`, `calls`; besides them `members`, `joining`, `resync`. On top, methods
+//! of `Core` hand on what comes in: `clients`, `messages`, `cluster`, `settle`, `outcomes`, `open_questions`,
+//! `verdicts`, `inventory`. So far, `reduce` is methods of `Core`, too.
 #![forbid(unsafe_code)]
 
 mod calls;
+mod clients;
 mod clock;
 mod cluster;
 mod config;
@@ -20,7 +23,6 @@ mod copies;
 mod cost;
 mod ctx;
 mod directory;
-mod duplicate_puts;
 mod fetch;
 mod inspect;
 mod inventory;
@@ -33,7 +35,6 @@ mod messages;
 mod notices;
 mod open_questions;
 mod outcomes;
-mod puts;
 mod reduce;
 mod repeats;
 mod resync;
@@ -44,6 +45,7 @@ mod shards;
 mod subscriptions;
 mod timers;
 mod verdicts;
+mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -55,21 +57,20 @@ pub use config::Config;
 pub use cost::{best_degree, fanout, stripes_pay, Degree};
 pub use io::{Input, Output};
 
-use calls::{Calls, Client, LongWork};
+use calls::Calls;
 use copies::Copies;
 use ctx::Ctx;
 use directory::Directory;
 use fetch::Fetches;
-use io::ClientId;
 use joining::Joining;
 use leave::Leave;
 use members::Members;
-use puts::Writes;
 use reduce::{Reduction, Slots};
 use resync::Resync;
 use sends::Sends;
 use subscriptions::Subscriptions;
 use timers::Timer;
+use writes::Writes;
 
 /// One node's decisions. To drive it: call `handle`, then `poll_output` until `None`, then sleep until an
 /// input comes or `next_deadline`.
@@ -80,13 +81,11 @@ pub struct Core {
     leave: Leave,
     /// Count of invalid messages.
     bad_messages: u64,
-    long_work: LongWork,
     resync: Resync,
     /// Overrides the degree with the lowest cost.
     reduce_degree: Option<Degree>,
     directory: Directory,
     copies: Copies,
-    clients: BTreeMap<ClientId, Client>,
     calls: Calls,
     writes: Writes,
     fetches: Fetches,
@@ -113,12 +112,10 @@ impl Core {
             joining: Joining::new(alone),
             leave: Leave::default(),
             bad_messages: 0,
-            long_work: LongWork::default(),
             resync: Resync::default(),
             reduce_degree: config.reduce_degree,
             directory: if alone { Directory::alone() } else { Directory::joining(config.node) },
             copies: Copies::new(config.store_bytes),
-            clients: BTreeMap::new(),
             calls: Calls::default(),
             writes: Writes::default(),
             fetches: Fetches::default(),
@@ -224,11 +221,11 @@ impl Core {
 
     fn on_timer(&mut self, timer: Timer) {
         match timer {
-            Timer::Call(client, call) => self.on_call_timer(client, call),
+            Timer::Call(client, call) => self.desk().on_call_timer(client, call),
             Timer::Parked(key) => self.sends.on_parked_timer(&mut self.ctx, &mut self.copies, key),
             Timer::Prefetch(object) => self.fetcher().on_prefetch_timer(object),
             Timer::PrefetchStalled(object) => self.fetcher().on_prefetch_stalled(object),
-            Timer::Questions => self.ask_due_questions(),
+            Timer::Questions => self.desk().ask_due_questions(),
             Timer::LongWork => self.work_on_calls(),
             Timer::Refresh => self.on_refresh(),
             Timer::RefreshWatched => self.subscriptions.repeat_some(&mut self.ctx),
@@ -261,7 +258,7 @@ impl Core {
     }
 
     /// This core's part of the status; the driver adds the bytes that it moved.
-    fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         let (entries, tombstones) = self.directory.counts();
         Status {
             node: Some(self.ctx.me),
@@ -273,7 +270,7 @@ impl Core {
             tombstones,
             transfers: (self.sends.count() + self.fetches.transfers.len()) as u64,
             reductions: (self.reductions.len() + self.slots.count()) as u64,
-            clients: self.clients.len() as u64,
+            clients: self.calls.clients_count() as u64,
             evicted_copies: self.copies.evicted(),
             links: self.ctx.links.report(),
             gauges: self.gauges(),
@@ -285,9 +282,9 @@ impl Core {
         let mut gauges = Vec::new();
         self.directory.gauges(&mut gauges);
         gauges.push(self.copies.gauge());
-        gauges.extend(self.calls_gauges());
+        gauges.extend(self.calls.gauges());
         gauges.push(self.subscriptions.gauge());
-        gauges.push(self.long_work.gauge());
+        gauges.push(self.calls.work_gauge());
         gauges.push(self.sends.gauge());
         gauges.push(self.fetches.gauge());
         let name = "messages of peers that cannot be right".to_owned();

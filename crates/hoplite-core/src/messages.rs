@@ -142,11 +142,11 @@ impl Core {
                 if let Some(deletion) = deletion {
                     self.directory.on_heard_deleted(&mut self.ctx, id, deletion);
                 }
-                self.on_delete_done(token);
+                self.desk().on_delete_done(token);
             }
             DirectoryAnswer::Located { token, size, copies, deleted } => {
                 if !self.on_barrier_reached(token) {
-                    self.on_located(token, size, copies, deleted);
+                    self.desk().on_located(token, size, copies, deleted);
                 }
             }
         }
@@ -232,8 +232,8 @@ impl Core {
             self.fetcher().fail_wants(id, ErrorKind::Deleted, &message);
             self.subscriptions.on_deleted(&mut self.ctx, id);
             self.fail_reductions_onto(id);
-            match (self.write_of(id), self.copies.live(id)) {
-                (Some(writing), _) => self.on_write_verdict(writing, Verdict::Deleted),
+            match (self.writes.of_object(&self.copies, id), self.copies.live(id)) {
+                (Some(writing), _) => self.desk().on_write_verdict(writing, Verdict::Deleted),
                 (None, Some(copy)) => self.copies.doom(&mut self.ctx, copy),
                 (None, None) => {}
             }

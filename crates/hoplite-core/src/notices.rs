@@ -89,6 +89,11 @@ pub(crate) enum Notice {
         fold: FoldId,
         transfer: TransferId,
     },
+    /// A call of reduce has run out of time, after so long.
+    ReductionTimedOut {
+        number: u64,
+        waited: String,
+    },
     /// All members are known to a node that joins them.
     MembersKnown,
     /// Work is over that this node has to do before it leaves.

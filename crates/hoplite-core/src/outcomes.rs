@@ -2,7 +2,6 @@
 
 use hoplite_types::{ErrorKind, ObjectId};
 
-use crate::calls::Pending;
 use crate::fetch::WANTS_PER_TURN;
 use crate::keys::Want;
 use crate::Core;
@@ -10,9 +9,10 @@ use crate::Core;
 impl Core {
     /// The object is wanted, and here: it is given to all that want it, unless those get it in turns already.
     pub(crate) fn on_wanted(&mut self, object: ObjectId, want: Want) {
-        match self.fetches.gives_in_turns(object) {
-            true => drop(self.satisfy_at_once(object, want)),
-            false => self.satisfy_wants(object),
+        if !self.fetches.gives_in_turns(object) {
+            self.satisfy_wants(object);
+        } else if self.copies.sealed(object).is_some() && self.fetches.take_want(object, want) {
+            self.give(object, want);
         }
     }
 
@@ -32,19 +32,9 @@ impl Core {
         self.fetcher().end_giving(object);
     }
 
-    /// The object is here, and perhaps many calls wait for their turn to get it: this one gets it now. Returns false if
-    /// this one does not wait for it.
-    pub(crate) fn satisfy_at_once(&mut self, object: ObjectId, want: Want) -> bool {
-        let is_due = self.copies.sealed(object).is_some() && self.fetches.take_want(object, want);
-        if is_due {
-            self.give(object, want);
-        }
-        is_due
-    }
-
     fn give(&mut self, object: ObjectId, want: Want) {
         match want {
-            Want::Call(client, call) => self.on_call_object_here(client, call, object),
+            Want::Call(client, call) => self.desk().on_call_object_here(client, call, object),
             Want::Reduction(number) => self.on_reduction_object_here(number, object),
             Want::Prefetch => {}
         }
@@ -81,20 +71,9 @@ impl Core {
         }
     }
 
-    /// The object will not come, and perhaps many calls wait for their turn to fail: this one fails now. Returns false
-    /// if this one is not to fail.
-    pub(crate) fn fail_at_once(&mut self, object: ObjectId, want: Want) -> bool {
-        let Some((kind, message)) = self.fetches.failure(object) else { return false };
-        let is_due = self.fetches.take_failing(object, want);
-        if is_due {
-            self.fail_want(object, want, kind, &message);
-        }
-        is_due
-    }
-
     fn fail_want(&mut self, object: ObjectId, want: Want, kind: ErrorKind, message: &str) {
         match want {
-            Want::Call(client, call) => self.fail_call(client, call, kind, message),
+            Want::Call(client, call) => self.desk().fail_call(client, call, kind, message),
             Want::Reduction(number) => self.on_reduction_object_failed(number, object, kind, message),
             Want::Prefetch => {}
         }
@@ -118,13 +97,10 @@ impl Core {
     }
 
     pub(crate) fn tell_lost_to(&mut self, object: ObjectId, want: Want) {
-        if let Want::Call(client, call) = want {
-            if matches!(self.pending(client, call), Some(Pending::DuplicatePut { .. })) {
-                self.offer_spare(client, call, object);
-            } else if self.call_fails_if_lost(client, call) {
-                self.fail_lost(client, call, object);
-                self.fetcher().unwant(object, want);
-            }
+        match want {
+            Want::Call(client, call) => self.desk().tell_lost(client, call, object),
+            // It may be put once more.
+            Want::Reduction(_) | Want::Prefetch => {}
         }
     }
 }

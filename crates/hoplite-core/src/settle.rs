@@ -25,7 +25,7 @@ impl Core {
             self.hand_on_notices();
             if let Some(object) = self.copies.pop_vacated() {
                 self.fetcher().ensure_fetch(object);
-                self.retry_puts(object);
+                self.desk().retry_puts(object);
             } else if let Some(message) = self.ctx.loopback.pop_front() {
                 self.on_message(self.ctx.me, message);
             } else if self.copies.take_space_changed() {
@@ -85,13 +85,14 @@ impl Core {
             Notice::LostTo { object, want } => self.tell_lost_to(object, want),
             Notice::Lost(object) => self.tell_some_lost(object, None),
             Notice::Failing(object) => self.fail_some(object),
-            Notice::Nowhere(object) => self.offer_spares(object),
+            Notice::Nowhere(object) => self.desk().offer_spares(object),
             Notice::NotComing(object) => self.sends.refuse_parked(&mut self.ctx, &self.copies, object),
-            Notice::BrokenOff(object) => self.retry_puts(object),
+            Notice::BrokenOff(object) => self.desk().retry_puts(object),
             Notice::Pinned(copy) => self.hand_over(copy),
             Notice::ReportAgain(copy) => self.announce_again(copy),
             Notice::PartEnded(copy) => self.on_part_ended(copy),
             Notice::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
+            Notice::ReductionTimedOut { number, waited } => self.on_reduction_timed_out(number, &waited),
             Notice::MembersKnown => self.directory.start(&mut self.ctx),
             Notice::WorkEnded => self.leave_if_nothing_is_left(),
         }
@@ -100,13 +101,13 @@ impl Core {
     fn on_news(&mut self, watcher: Watcher, object: ObjectId, news: News) {
         match (watcher, news) {
             (Watcher::Call(client, call, place), News::Change) => {
-                self.on_waited_complete(client, call, place, object);
+                self.desk().on_waited_complete(client, call, place, object);
             }
             (Watcher::Call(client, call, place), News::Lost) => {
-                self.on_waited_lost(client, call, place, object);
+                self.desk().on_waited_lost(client, call, place, object);
             }
             (Watcher::Call(client, call, place), News::Deleted) => {
-                self.on_waited_deleted(client, call, place, object);
+                self.desk().on_waited_deleted(client, call, place, object);
             }
             (Watcher::Reduction(number), News::Change) => self.on_reduction_change(number, object),
             (Watcher::Reduction(number), News::Deleted) => self.on_reduction_deleted(number, object),
@@ -135,8 +136,8 @@ impl Core {
     /// A copy of `object` was opened: early pulls, partial gets, other puts and slots may go on.
     fn on_opened(&mut self, object: ObjectId) {
         self.sends.serve_parked(&mut self.ctx, &mut self.copies, object);
-        self.serve_partial_gets(object);
-        self.end_puts_wait_for_space(object);
+        self.desk().serve_partial_gets(object);
+        self.desk().end_puts_wait_for_space(object);
         self.retry_slots(object);
     }
 
@@ -152,7 +153,7 @@ impl Core {
 
     fn retry_space_waiter(&mut self, retry: Retry) {
         match retry.what {
-            SpaceWaiter::Create { client, call, .. } => self.try_create(client, call),
+            SpaceWaiter::Create { client, call, .. } => self.desk().try_create(client, call),
             SpaceWaiter::Fetch { object } => {
                 if self.copies.clear_space_for(&mut self.ctx, retry) {
                     self.fetcher().on_space_for_fetch(object);

@@ -10,15 +10,9 @@ use crate::Core;
 impl Core {
     /// The directory's verdict on a copy of ours.
     pub(crate) fn on_verdict(&mut self, from: NodeId, id: ObjectId, edition: Edition, verdict: Verdict) {
-        if let Some(copy) = self.writes.of_edition(edition) {
-            // Only from the owner asked last: an owner that took over decides anew, unless we have reported
-            // the former owner's verdict to it.
-            match verdict {
-                _ if self.writes.asked(copy) == Some(from) => self.on_write_verdict(copy, verdict),
-                Verdict::Accepted(stamp) => self.writes.note_accepted_before(copy, stamp),
-                _ => {}
-            }
-        } else if !self.on_target_verdict(from, edition, verdict) {
+        if !self.desk().on_put_verdict(from, edition, verdict)
+            && !self.on_target_verdict(from, edition, verdict)
+        {
             match verdict {
                 Verdict::Accepted(stamp) => self.on_late_acceptance(from, id, edition, stamp),
                 // A former owner may know less than we do, even one that does not know that it is no owner any more.
@@ -127,12 +121,8 @@ impl Core {
 
     /// Announces a copy whose content no owner has accepted yet, and asks for a verdict.
     pub(crate) fn ask_for_verdict(&mut self, copy: CopyId) {
-        // Our own directory answers with our sealed copy; another owner needs the bytes right away.
-        let owner = self.ctx.shards.owner(self.copies[copy].object);
-        let complete = self.writes.is_written(copy) && owner != self.ctx.me;
-        self.copies.announce(&mut self.ctx, copy, complete, true);
-        self.expect_verdict_from(copy, owner);
-        self.ctx.arm_refresh();
+        let owner = self.writes.ask_for_verdict(&mut self.ctx, &mut self.copies, copy);
+        self.slots.expect_verdict_from(copy, owner);
     }
 
     /// Asks the target's owner for the right to make it.

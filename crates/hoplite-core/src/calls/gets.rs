@@ -3,20 +3,19 @@
 use hoplite_types::client::Reply;
 use hoplite_types::{Error, ErrorKind, ObjectId};
 
-use super::Pending;
+use super::{Desk, Pending};
 use crate::ctx::STEPS_PER_TURN;
 use crate::fetch::Early;
 use crate::io::ClientId;
 use crate::keys::Want;
-use crate::Core;
 
-impl Core {
+impl Desk<'_> {
     /// An object that a call waits for is sealed here.
-    pub(crate) fn on_call_object_here(&mut self, client: ClientId, call: u64, object: ObjectId) {
-        match self.pending(client, call) {
+    pub fn on_call_object_here(&mut self, client: ClientId, call: u64, object: ObjectId) {
+        match self.calls.pending(client, call) {
             Some(Pending::Get { .. }) => {
                 let copy = self.copies.sealed(object).expect("told because it is sealed");
-                let view = self.copies.view(&mut self.ctx, client, copy);
+                let view = self.copies.view(self.ctx, client, copy);
                 self.finish_call(client, call, view);
             }
             Some(Pending::Create(_)) => self.try_create(client, call),
@@ -29,16 +28,51 @@ impl Core {
         }
     }
 
+    /// The object is here, and perhaps many calls wait for their turn to get it: this one gets it now. Returns false if
+    /// this one does not wait for it.
+    pub fn satisfy_at_once(&mut self, client: ClientId, call: u64, object: ObjectId) -> bool {
+        let want = Want::Call(client, call);
+        let is_due = self.copies.sealed(object).is_some() && self.fetches.take_want(object, want);
+        if is_due {
+            self.on_call_object_here(client, call, object);
+        }
+        is_due
+    }
+
+    /// The object will not come, and perhaps many calls wait for their turn to fail: this one fails now. Returns false
+    /// if this one is not to fail.
+    pub fn fail_at_once(&mut self, client: ClientId, call: u64, object: ObjectId) -> bool {
+        let Some((kind, message)) = self.fetches.failure(object) else { return false };
+        let is_due = self.fetches.take_failing(object, Want::Call(client, call));
+        if is_due {
+            self.fail_call(client, call, kind, &message);
+        }
+        is_due
+    }
+
+    /// The object that a call waits for is lost.
+    pub fn tell_lost(&mut self, client: ClientId, call: u64, object: ObjectId) {
+        match self.calls.pending(client, call) {
+            Some(Pending::DuplicatePut { .. }) => self.offer_spare(client, call, object),
+            Some(Pending::Get { fail_if_lost: true, .. }) => {
+                self.fail_lost(client, call, object);
+                self.fetcher().unwant(object, Want::Call(client, call));
+            }
+            // It may be put once more.
+            _ => {}
+        }
+    }
+
     /// Answers gets that accept a partial copy, the first of many at once. A sealed copy is given to all gets in their
     /// turn.
-    pub(crate) fn serve_partial_gets(&mut self, object: ObjectId) {
+    pub fn serve_partial_gets(&mut self, object: ObjectId) {
         if self.copies.live(object).is_none() || self.copies.sealed(object).is_some() {
             return;
         }
         let gets = self.fetches.early(object, Early::Get, STEPS_PER_TURN);
         for &(client, call) in &gets {
             // It may be waiting only for the error that the object is deleted.
-            if !self.fail_at_once(object, Want::Call(client, call)) {
+            if !self.fail_at_once(client, call, object) {
                 self.serve_partial_get(client, call, object);
             }
         }
@@ -47,19 +81,15 @@ impl Core {
         }
     }
 
-    pub(super) fn serve_partial_get(&mut self, client: ClientId, call: u64, object: ObjectId) {
+    pub fn serve_partial_get(&mut self, client: ClientId, call: u64, object: ObjectId) {
         let Some(copy) = self.copies.live(object) else { return };
-        if matches!(self.pending(client, call), Some(Pending::Get { partial: true, .. })) {
-            let view = self.copies.view(&mut self.ctx, client, copy);
+        if matches!(self.calls.pending(client, call), Some(Pending::Get { partial: true, .. })) {
+            let view = self.copies.view(self.ctx, client, copy);
             self.finish_call(client, call, view);
         }
     }
 
-    pub(crate) fn call_fails_if_lost(&self, client: ClientId, call: u64) -> bool {
-        matches!(self.pending(client, call), Some(Pending::Get { fail_if_lost: true, .. }))
-    }
-
-    pub(crate) fn fail_lost(&mut self, client: ClientId, call: u64, object: ObjectId) {
+    pub fn fail_lost(&mut self, client: ClientId, call: u64, object: ObjectId) {
         let message = format!(
             "{}: {object} is lost: the node with its last complete copy died; a put under the same id completes those who wait",
             self.ctx.me

@@ -7,23 +7,21 @@
 //! - cleaning up after a client that leaves much behind
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::Range;
 
 use hoplite_types::client::Gauge;
 use hoplite_types::peer::PeerMessage;
 use hoplite_types::{ErrorKind, NodeId, ObjectId};
 
+use super::{Calls, Desk};
 use crate::ctx::STEPS_PER_TURN;
 use crate::io::ClientId;
-use crate::keys::Watcher;
-use crate::Core;
 
 /// Limit of objects that wait to be prefetched; more are dropped.
 const PREFETCHES_MAX: usize = 1 << 17;
 
 /// The work that is left.
 #[derive(Debug, Default)]
-pub(crate) struct LongWork {
+pub(super) struct LongWork {
     prefetch: VecDeque<(Vec<ObjectId>, Vec<NodeId>)>,
     gone: VecDeque<ClientId>,
     /// Objects of which a copy was opened here, or went, and for which more puts and gets wait than could continue at
@@ -55,10 +53,10 @@ fn take_some(ids: &mut Vec<ObjectId>, most: usize) -> Vec<ObjectId> {
     ids.split_off(ids.len().saturating_sub(most))
 }
 
-impl Core {
+impl Desk<'_> {
     /// Whether so many more objects may be watched; if not, the call is refused.
-    pub(crate) fn may_watch(&mut self, client: ClientId, call: u64, count: usize) -> bool {
-        match self.subscriptions.may_watch(&self.ctx, count) {
+    pub fn may_watch(&mut self, client: ClientId, call: u64, count: usize) -> bool {
+        match self.subscriptions.may_watch(self.ctx, count) {
             Ok(()) => true,
             Err(message) => {
                 self.reply_error(client, call, ErrorKind::LimitReached, message);
@@ -67,72 +65,36 @@ impl Core {
         }
     }
 
-    /// Starts watching the objects of a wait or a reduction, the first of many now.
-    pub(crate) fn watch_all(&mut self, watcher: Watcher, count: usize) {
-        let places = self.subscriptions.begin_watching(&mut self.ctx, watcher, count);
-        self.watch_places(watcher, places);
-    }
-
-    fn watch_places(&mut self, watcher: Watcher, places: Range<usize>) {
-        match watcher {
-            Watcher::Call(client, call, _) => self.watch_for_wait(client, call, places),
-            Watcher::Reduction(number) => self.watch_sources(number, places),
-            Watcher::Leave | Watcher::Fetch => {}
+    /// Has these objects prefetched by these nodes, or by this one. A prefetch is a hint: ids beyond the limit are
+    /// dropped.
+    pub fn prefetch_in_turns(&mut self, mut ids: Vec<ObjectId>, mut nodes: Vec<NodeId>) {
+        if nodes.is_empty() {
+            nodes.push(self.ctx.me);
         }
-    }
-
-    /// A prefetch is a hint: ids beyond the limit are dropped.
-    pub(super) fn prefetch_in_turns(&mut self, mut ids: Vec<ObjectId>, nodes: Vec<NodeId>) {
-        let left = PREFETCHES_MAX - self.long_work.to_prefetch;
-        self.long_work.left_out += ids.len().saturating_sub(left) as u64;
+        // Departed nodes have no use for it, and no stranger is dialled for it.
+        nodes.retain(|&node| self.ctx.shards.contains(node));
+        let left = PREFETCHES_MAX - self.calls.work.to_prefetch;
+        self.calls.work.left_out += ids.len().saturating_sub(left) as u64;
         ids.truncate(left);
         // Ids are taken off the end.
         ids.reverse();
-        self.long_work.to_prefetch += ids.len();
-        self.long_work.prefetch.push_back((ids, nodes));
-        self.work_on_calls();
+        self.calls.work.to_prefetch += ids.len();
+        self.calls.work.prefetch.push_back((ids, nodes));
     }
 
     /// The connection is gone: all state of the client is removed.
-    pub(crate) fn on_client_gone(&mut self, client: ClientId) {
-        self.long_work.gone.push_back(client);
-        self.work_on_calls();
-    }
-
-    /// A turn of each kind of work, each for the next client in line.
-    pub(crate) fn work_on_calls(&mut self) {
-        let turns: [fn(&mut Core); 11] = [
-            Core::forget_some,
-            |core| core.subscriptions.forget_gone_copies(&mut core.ctx, STEPS_PER_TURN),
-            |core| core.subscriptions.tell_next(&mut core.ctx),
-            Core::give_some,
-            Core::go_on_some,
-            Core::continue_space_waiters,
-            Core::fail_next,
-            Core::tell_next_lost,
-            |core| core.subscriptions.unwatch_some(&mut core.ctx),
-            Core::watch_some,
-            Core::prefetch_some,
-        ];
-        for turn in turns {
-            turn(self);
-            self.hand_on_notices();
-        }
-        let below =
-            self.fetches.has_work() || self.copies.has_more_waiters() || self.subscriptions.has_work();
-        if !self.long_work.is_empty() || below {
-            self.ctx.work_on_calls_soon();
-        }
+    pub fn on_client_gone(&mut self, client: ClientId) {
+        self.calls.work.gone.push_back(client);
     }
 
     /// More puts and gets wait for the change of the copy here than can continue at once.
-    pub(crate) fn go_on_soon(&mut self, object: ObjectId) {
-        self.long_work.go_on.insert(object);
+    pub fn go_on_soon(&mut self, object: ObjectId) {
+        self.calls.work.go_on.insert(object);
         self.ctx.work_on_calls_soon();
     }
 
-    fn go_on_some(&mut self) {
-        if let Some(object) = self.long_work.go_on.pop_first() {
+    pub fn go_on_some(&mut self) {
+        if let Some(object) = self.calls.work.go_on.pop_first() {
             self.retry_puts(object);
             self.serve_partial_gets(object);
             if self.copies.live(object).is_some() {
@@ -141,18 +103,12 @@ impl Core {
         }
     }
 
-    fn watch_some(&mut self) {
-        if let Some((watcher, places)) = self.subscriptions.next_to_watch() {
-            self.watch_places(watcher, places);
-        }
-    }
-
-    fn prefetch_some(&mut self) {
-        let Some((mut ids, nodes)) = self.long_work.prefetch.pop_front() else { return };
+    pub fn prefetch_some(&mut self) {
+        let Some((mut ids, nodes)) = self.calls.work.prefetch.pop_front() else { return };
         let some = take_some(&mut ids, STEPS_PER_TURN.div_ceil(nodes.len().max(1)));
-        self.long_work.to_prefetch -= some.len();
+        self.calls.work.to_prefetch -= some.len();
         if !ids.is_empty() {
-            self.long_work.prefetch.push_back((ids, nodes.clone()));
+            self.calls.work.prefetch.push_back((ids, nodes.clone()));
         }
         for id in some.into_iter().rev() {
             // To ourselves too: messages to ourselves are handled like any other.
@@ -160,28 +116,39 @@ impl Core {
         }
     }
 
-    /// Removes the state of a client that is gone: its calls, then its reductions, unsealed copies, and views.
-    fn forget_some(&mut self) {
-        let Some(client) = self.long_work.gone.pop_front() else { return };
-        let mut left = STEPS_PER_TURN;
-        for call in self.calls.of_client(client, left) {
-            left -= 1;
+    /// Removes the first few calls of a client that is gone. Returns how many more may be removed in this turn.
+    pub fn forget_calls_of(&mut self, client: ClientId, most: usize) -> usize {
+        let calls = self.calls.of_client(client, most);
+        for &call in &calls {
             self.forget_call(client, call);
         }
-        left = left.saturating_sub(self.abandon_reductions_of(client, left));
+        most - calls.len()
+    }
+
+    /// Removes the unsealed copies and views of a client that is gone, in so many steps. What is left then has its turn
+    /// later.
+    pub fn forget_rest_of(&mut self, client: ClientId, most: usize) {
+        let mut left = most;
         for copy in self.writes.of_client(client, left) {
             left -= 1;
             self.abandon_write(copy);
         }
         while left > 0 {
-            if !self.copies.release_next_views(&mut self.ctx, client) {
+            if !self.copies.release_next_views(self.ctx, client) {
                 break;
             }
             left -= 1;
         }
         match left > 0 {
-            true => drop(self.clients.remove(&client)),
-            false => self.long_work.gone.push_back(client),
+            true => drop(self.calls.clients.remove(&client)),
+            false => self.calls.work.gone.push_back(client),
         }
+    }
+}
+
+impl Calls {
+    /// Takes the next client that is gone, and has left something behind.
+    pub fn next_gone(&mut self) -> Option<ClientId> {
+        self.work.gone.pop_front()
     }
 }

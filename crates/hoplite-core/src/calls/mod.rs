@@ -1,12 +1,15 @@
 //! Calls of local clients that are not answered yet.
 //!
-//! - here: dispatches requests, sends replies, and cleans up after a call
+//! - here: opens calls, sends replies, and cleans up after a call
+//! - `puts`: objects that are written here; `duplicate_puts`: puts of objects that exist already
 //! - `gets`, `waits`: calls answered when objects are here, or complete somewhere
 //! - `questions`: calls that the directory answers: delete, locate
 //! - `timeouts`: the answer to a call whose time is up; `long_work`: work for clients in short turns
 
+mod duplicate_puts;
 mod gets;
 mod long_work;
+mod puts;
 mod questions;
 mod timeouts;
 mod waits;
@@ -16,18 +19,18 @@ use std::time::Duration;
 
 use hoplite_types::client::{Gauge, Reply, Request};
 use hoplite_types::peer::DirectoryRequest;
-use hoplite_types::{limits, Blob, Error, ErrorKind, Header, NodeId, ObjectId};
+use hoplite_types::{limits, Blob, Error, ErrorKind, Header, ObjectId};
 
-pub(crate) use long_work::LongWork;
-
-use crate::copies::SpaceWaiter;
-use crate::fetch::Early;
+use crate::copies::{Copies, SpaceWaiter};
+use crate::ctx::Ctx;
+use crate::fetch::{Early, Fetcher, Fetches};
 use crate::io::ClientId;
-use crate::keys::Want;
-use crate::keys::Watcher;
-use crate::puts::Creation;
+use crate::keys::{Want, Watcher};
+use crate::subscriptions::Subscriptions;
 use crate::timers::Timer;
-use crate::Core;
+use crate::writes::Writes;
+use long_work::LongWork;
+pub(crate) use puts::Creation;
 use questions::Deletion;
 use waits::{Poll, Ready};
 
@@ -75,9 +78,17 @@ struct Call {
     pending: Pending,
 }
 
+/// The arguments of a get, besides the object.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Get {
+    pub partial: bool,
+    pub fail_if_lost: bool,
+    pub timeout_ms: Option<u64>,
+}
+
 /// The state of a client connection.
 #[derive(Debug, Default)]
-pub(crate) struct Client {
+struct Client {
     /// The number of its open calls.
     calls: usize,
 }
@@ -92,10 +103,22 @@ pub(crate) struct Calls {
     /// Deletes that may ask for more of their ids now.
     deleting: VecDeque<(ClientId, u64)>,
     /// Count of calls refused because their clients had too many open.
-    pub refused: u64,
+    refused: u64,
     /// Bytes of small puts that wait, mostly for space.
     payload_bytes: usize,
     payloads_refused: u64,
+    clients: BTreeMap<ClientId, Client>,
+    work: LongWork,
+}
+
+/// The calls of clients, with what is lent to them.
+pub(crate) struct Desk<'a> {
+    pub calls: &'a mut Calls,
+    pub writes: &'a mut Writes,
+    pub fetches: &'a mut Fetches,
+    pub subscriptions: &'a mut Subscriptions,
+    pub copies: &'a mut Copies,
+    pub ctx: &'a mut Ctx,
 }
 
 /// Limit of these bytes. Each payload is small, but `CALLS_MAX` of them, of one client, are gigabytes.
@@ -106,6 +129,47 @@ impl Calls {
     fn of_client(&self, client: ClientId, most: usize) -> Vec<u64> {
         let of_client = self.table.range((client, 0)..=(client, u64::MAX));
         of_client.map(|(&(_, call), _)| call).take(most).collect()
+    }
+
+    pub fn gauges(&self) -> [Gauge; 2] {
+        let payloads = Gauge {
+            name: "bytes of small puts that wait".to_owned(),
+            value: self.payload_bytes as u64,
+            limit: PAYLOAD_BYTES_MAX as u64,
+            met: self.payloads_refused,
+        };
+        [self.calls_gauge(), payloads]
+    }
+
+    /// The open calls of the client that has the most.
+    fn calls_gauge(&self) -> Gauge {
+        let value = self.clients.values().map(|client| client.calls).max().unwrap_or(0) as u64;
+        let (name, limit) = ("open calls of one client".to_owned(), limits::CALLS_MAX as u64);
+        Gauge { name, value, limit, met: self.refused }
+    }
+
+    pub fn pending(&self, client: ClientId, call: u64) -> Option<&Pending> {
+        self.table.get(&(client, call)).map(|call| &call.pending)
+    }
+
+    pub fn clients_count(&self) -> usize {
+        self.clients.len()
+    }
+
+    pub fn work_gauge(&self) -> Gauge {
+        self.work.gauge()
+    }
+
+    /// Whether work for clients is left for the next turn.
+    pub fn has_work(&self) -> bool {
+        !self.work.is_empty()
+    }
+
+    /// Describes the state that is left, in words.
+    pub fn leftovers(&self) -> Option<String> {
+        let questions = !self.tokens.is_empty() || !self.due.is_empty() || !self.deleting.is_empty();
+        let is_left = !self.table.is_empty() || questions || self.payload_bytes > 0 || self.has_work();
+        is_left.then(|| format!("calls: {self:?}"))
     }
 
     /// Takes the bytes of a put that came in one frame: from now on it only waits to be sealed.
@@ -131,107 +195,75 @@ impl Calls {
     }
 }
 
-impl Core {
-    pub(crate) fn on_request(&mut self, client: ClientId, call: u64, request: Request) {
-        self.clients.entry(client).or_default();
+impl Desk<'_> {
+    fn fetcher(&mut self) -> Fetcher<'_> {
+        Fetcher {
+            fetches: self.fetches,
+            ctx: self.ctx,
+            copies: self.copies,
+            subscriptions: self.subscriptions,
+        }
+    }
+
+    /// Whether the request may be carried out; if not, it is answered here.
+    pub fn admit(&mut self, client: ClientId, call: u64, request: &Request) -> bool {
+        self.calls.clients.entry(client).or_default();
         if self.calls.table.contains_key(&(client, call)) {
             let message = format!("call {call} is still open");
-            return self.reply_error(client, call, ErrorKind::BadArgument, message);
+            self.reply_error(client, call, ErrorKind::BadArgument, message);
+            return false;
         }
         if let Err(error) = request.validate() {
-            return self.reply(client, call, Reply::Failed(error));
+            self.reply(client, call, Reply::Failed(error));
+            return false;
         }
-        if self.clients[&client].calls >= limits::CALLS_MAX && request.may_wait() {
+        if self.calls.clients[&client].calls >= limits::CALLS_MAX && request.may_wait() {
             let message = format!(
                 "{}: {} calls of this client are open already, and no more may be",
                 self.ctx.me,
                 limits::CALLS_MAX
             );
             self.calls.refused += 1;
-            return self.reply_error(client, call, ErrorKind::LimitReached, message);
+            self.reply_error(client, call, ErrorKind::LimitReached, message);
+            return false;
         }
-        match request {
-            Request::Hello { .. } => {
-                self.reply_error(client, call, ErrorKind::BadArgument, "a second Hello".to_owned());
-            }
-            Request::Create { id, size, header, timeout_ms, keep } => {
-                let creation = Creation { id, size, header, keep, payload: None };
-                self.on_create(client, call, creation, timeout_ms);
-            }
-            Request::PutSmall { id, header, payload, timeout_ms } => {
-                let size = payload.0.len() as u64;
-                let creation = Creation { id, size, header, keep: false, payload: Some(payload) };
-                self.on_create(client, call, creation, timeout_ms);
-            }
-            Request::Progress { copy, watermark } => self.on_progress(client, copy, watermark),
-            Request::Seal { copy, timeout_ms } => self.on_seal(client, call, copy, timeout_ms),
-            Request::Abort { copy } => self.on_abort(client, call, copy),
-            Request::Get { id, timeout_ms, partial, fail_if_lost } => {
-                self.open_call(client, call, timeout_ms, Pending::Get { id, partial, fail_if_lost });
-                self.fetcher().want(id, Want::Call(client, call), partial.then_some(Early::Get));
-                self.serve_partial_get(client, call, id);
-            }
-            Request::Release { copy } => self.copies.release_view(&mut self.ctx, client, copy),
-            Request::Delete { ids, timeout_ms } => self.on_delete(client, call, ids, timeout_ms),
-            Request::Reduce { target, sources, num_objects, op, order, timeout_ms, to_sources } => {
-                let ask = crate::reduce::Request { target, sources, k: num_objects, op, order, to_sources };
-                self.on_reduce(client, call, ask, timeout_ms);
-            }
-            Request::Wait { ids, count, timeout_ms, fail_if_lost, known_lost } => {
-                let known_lost = fail_if_lost.then(|| known_lost.into_iter().collect());
-                self.on_wait(client, call, ids, count, known_lost, timeout_ms);
-            }
-            Request::Prefetch { ids, nodes } => self.on_prefetch_call(client, call, ids, nodes),
-            Request::Locate { id, timeout_ms } => {
-                let token = self.ctx.next_number();
-                self.open_call(client, call, timeout_ms, Pending::Locate { id, token });
-                self.calls.tokens.insert(token, (client, call));
-                self.ctx.ask_owner(id, DirectoryRequest::Locate { token }, None);
-                self.ctx.arm_refresh();
-            }
-            Request::Status => {
-                let status = self.status();
-                self.reply(client, call, Reply::Status(status));
-            }
-            Request::Cancel { call } => self.cancel_call(client, call),
-        }
+        true
     }
 
-    fn on_prefetch_call(&mut self, client: ClientId, call: u64, ids: Vec<ObjectId>, mut nodes: Vec<NodeId>) {
-        if nodes.is_empty() {
-            nodes.push(self.ctx.me);
-        }
-        // A prefetch is a hint: departed nodes have no use for it, and no stranger is dialled for it.
-        nodes.retain(|&node| self.ctx.shards.contains(node));
-        self.prefetch_in_turns(ids, nodes);
-        self.reply(client, call, Reply::Done);
+    pub fn on_get(&mut self, client: ClientId, call: u64, id: ObjectId, ask: Get) {
+        let Get { partial, fail_if_lost, timeout_ms } = ask;
+        self.open_call(client, call, timeout_ms, Pending::Get { id, partial, fail_if_lost });
+        self.fetcher().want(id, Want::Call(client, call), partial.then_some(Early::Get));
+        self.serve_partial_get(client, call, id);
     }
 
-    pub(crate) fn reply(&mut self, client: ClientId, call: u64, reply: Reply) {
+    pub fn on_locate(&mut self, client: ClientId, call: u64, id: ObjectId, timeout_ms: Option<u64>) {
+        let token = self.ctx.next_number();
+        self.open_call(client, call, timeout_ms, Pending::Locate { id, token });
+        self.calls.tokens.insert(token, (client, call));
+        self.ctx.ask_owner(id, DirectoryRequest::Locate { token }, None);
+        self.ctx.arm_refresh();
+    }
+
+    pub fn reply(&mut self, client: ClientId, call: u64, reply: Reply) {
         self.ctx.out.push_back(crate::Output::Reply { client, call, reply });
     }
 
-    pub(crate) fn reply_error(&mut self, client: ClientId, call: u64, kind: ErrorKind, message: String) {
+    pub fn reply_error(&mut self, client: ClientId, call: u64, kind: ErrorKind, message: String) {
         self.reply(client, call, Reply::Failed(Error::new(kind, message)));
     }
 
-    pub(crate) fn open_call(
-        &mut self,
-        client: ClientId,
-        call: u64,
-        timeout_ms: Option<u64>,
-        pending: Pending,
-    ) {
+    pub fn open_call(&mut self, client: ClientId, call: u64, timeout_ms: Option<u64>, pending: Pending) {
         if let Some(ms) = timeout_ms {
             let due = self.ctx.now + Duration::from_millis(ms).min(limits::TIMEOUT_MAX);
             self.ctx.timers.set(due, Timer::Call(client, call));
         }
         self.calls.table.insert((client, call), Call { since: self.ctx.now, pending });
-        self.clients.entry(client).or_default().calls += 1;
+        self.calls.clients.entry(client).or_default().calls += 1;
     }
 
     /// A small put that cannot be carried out at once is refused if too many bytes wait.
-    pub(crate) fn refuse_payload_if_too_many(&mut self, client: ClientId, call: u64) {
+    pub fn refuse_payload_if_too_many(&mut self, client: ClientId, call: u64) {
         if self.calls.is_over(client, call) {
             self.calls.payloads_refused += 1;
             let message = format!(
@@ -243,48 +275,27 @@ impl Core {
         }
     }
 
-    pub(crate) fn calls_gauges(&self) -> [Gauge; 2] {
-        let payloads = Gauge {
-            name: "bytes of small puts that wait".to_owned(),
-            value: self.calls.payload_bytes as u64,
-            limit: PAYLOAD_BYTES_MAX as u64,
-            met: self.calls.payloads_refused,
-        };
-        [self.calls_gauge(), payloads]
-    }
-
-    /// The open calls of the client that has the most.
-    fn calls_gauge(&self) -> Gauge {
-        let value = self.clients.values().map(|client| client.calls).max().unwrap_or(0) as u64;
-        let (name, limit) = ("open calls of one client".to_owned(), limits::CALLS_MAX as u64);
-        Gauge { name, value, limit, met: self.calls.refused }
-    }
-
-    pub(crate) fn pending(&self, client: ClientId, call: u64) -> Option<&Pending> {
-        self.calls.table.get(&(client, call)).map(|call| &call.pending)
-    }
-
-    pub(crate) fn replace_pending(&mut self, client: ClientId, call: u64, pending: Pending) {
+    pub fn replace_pending(&mut self, client: ClientId, call: u64, pending: Pending) {
         if let Some(call) = self.calls.table.get_mut(&(client, call)) {
             call.pending = pending;
         }
     }
 
     /// Answers a call and forgets it. Does nothing if it was answered or cancelled before.
-    pub(crate) fn finish_call(&mut self, client: ClientId, call: u64, reply: Reply) {
+    pub fn finish_call(&mut self, client: ClientId, call: u64, reply: Reply) {
         if self.forget_call(client, call) {
             self.reply(client, call, reply);
         }
     }
 
-    pub(crate) fn fail_call(&mut self, client: ClientId, call: u64, kind: ErrorKind, message: &str) {
+    pub fn fail_call(&mut self, client: ClientId, call: u64, kind: ErrorKind, message: &str) {
         self.finish_call(client, call, Reply::Failed(Error::new(kind, message)));
     }
 
-    pub(super) fn forget_call(&mut self, client: ClientId, call: u64) -> bool {
+    pub fn forget_call(&mut self, client: ClientId, call: u64) -> bool {
         self.ctx.timers.clear(Timer::Call(client, call));
         let Some(Call { pending, .. }) = self.calls.table.remove(&(client, call)) else { return false };
-        if let Some(client) = self.clients.get_mut(&client) {
+        if let Some(client) = self.calls.clients.get_mut(&client) {
             client.calls -= 1;
         }
         match pending {
@@ -296,7 +307,7 @@ impl Core {
             Pending::Get { id, .. } => self.fetcher().unwant(id, Want::Call(client, call)),
             Pending::DuplicatePut { id, .. } => {
                 self.fetcher().unwant(id, Want::Call(client, call));
-                self.copies.drop_spare(&mut self.ctx, client, call);
+                self.copies.drop_spare(self.ctx, client, call);
             }
             Pending::Delete(deletion) => {
                 for token in deletion.tokens() {
@@ -307,7 +318,7 @@ impl Core {
                 self.calls.tokens.remove(&token);
             }
             Pending::Wait { ids, poll, .. } => {
-                self.subscriptions.end_watching(&mut self.ctx, Watcher::Call(client, call, 0), ids);
+                self.subscriptions.end_watching(self.ctx, Watcher::Call(client, call, 0), ids);
                 poll.into_iter().flat_map(|poll| poll.unanswered).for_each(|token| {
                     self.calls.tokens.remove(&token);
                 });
@@ -321,13 +332,5 @@ impl Core {
             Pending::Reduce { .. } => {}
         }
         true
-    }
-
-    fn cancel_call(&mut self, client: ClientId, call: u64) {
-        if let Some(&Pending::Reduce { number }) = self.pending(client, call) {
-            // Only its reply is not wanted any more; the target is.
-            self.detach_reduction(number);
-        }
-        self.forget_call(client, call);
     }
 }

@@ -7,10 +7,9 @@ use hoplite_types::client::{Location, Reply};
 use hoplite_types::peer::DirectoryRequest;
 use hoplite_types::{ErrorKind, ObjectId};
 
-use super::{Calls, Pending};
+use super::{Calls, Desk, Pending};
 use crate::io::ClientId;
 use crate::timers::Timer;
-use crate::Core;
 
 /// Limit of questions asked in one turn, and the pause before the next turn.
 const QUESTIONS_PER_TURN: usize = 256;
@@ -43,14 +42,8 @@ impl Deletion {
     }
 }
 
-impl Core {
-    pub(super) fn on_delete(
-        &mut self,
-        client: ClientId,
-        call: u64,
-        ids: Vec<ObjectId>,
-        timeout_ms: Option<u64>,
-    ) {
+impl Desk<'_> {
+    pub fn on_delete(&mut self, client: ClientId, call: u64, ids: Vec<ObjectId>, timeout_ms: Option<u64>) {
         if ids.is_empty() {
             return self.reply(client, call, Reply::Done);
         }
@@ -63,7 +56,7 @@ impl Core {
 
     /// Asks the next few of the questions that are due. Any number of ids may be deleted, and any number of gets may
     /// wait: asking for all of them at once would delay everything else.
-    pub(crate) fn ask_due_questions(&mut self) {
+    pub fn ask_due_questions(&mut self) {
         self.fetcher().repeat_some_asks(QUESTIONS_PER_TURN);
         let mut left = QUESTIONS_PER_TURN;
         while left > 0 {
@@ -99,7 +92,7 @@ impl Core {
         more
     }
 
-    pub(crate) fn on_delete_done(&mut self, token: u64) {
+    pub fn on_delete_done(&mut self, token: u64) {
         let Some((client, call)) = self.calls.tokens.remove(&token) else { return };
         let Some(deletion) = self.calls.deletion(client, call) else { return };
         let could_ask = deletion.may_ask();
@@ -114,9 +107,9 @@ impl Core {
         }
     }
 
-    pub(crate) fn on_located(&mut self, token: u64, size: Option<u64>, copies: Vec<Location>, deleted: bool) {
+    pub fn on_located(&mut self, token: u64, size: Option<u64>, copies: Vec<Location>, deleted: bool) {
         let Some((client, call)) = self.calls.tokens.remove(&token) else { return };
-        let id = match self.pending(client, call) {
+        let id = match self.calls.pending(client, call) {
             Some(&Pending::Locate { id, .. }) => id,
             Some(Pending::Wait { .. }) => return self.on_poll_answered(client, call, token),
             _ => return,

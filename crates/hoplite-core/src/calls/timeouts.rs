@@ -3,22 +3,22 @@
 use hoplite_types::client::Reply;
 use hoplite_types::ErrorKind;
 
-use super::Pending;
+use super::puts::Creation;
+use super::{Desk, Pending};
 use crate::copies::SpaceWaiter;
 use crate::io::ClientId;
-use crate::keys::Want;
-use crate::puts::Creation;
-use crate::Core;
+use crate::notices::Notice;
 
-impl Core {
-    pub(crate) fn on_call_timer(&mut self, client: ClientId, call: u64) {
-        let object = match self.pending(client, call) {
+impl Desk<'_> {
+    pub fn on_call_timer(&mut self, client: ClientId, call: u64) {
+        let object = match self.calls.pending(client, call) {
             Some(Pending::Get { id, .. } | Pending::DuplicatePut { id, .. }) => Some(*id),
             Some(Pending::Create(Creation { id, .. })) => Some(*id),
             _ => None,
         };
-        let want = Want::Call(client, call);
-        if object.is_some_and(|id| self.satisfy_at_once(id, want) || self.fail_at_once(id, want)) {
+        if object
+            .is_some_and(|id| self.satisfy_at_once(client, call, id) || self.fail_at_once(client, call, id))
+        {
             // The object is here, or will not come, and many calls wait for their turn.
             return;
         }
@@ -29,11 +29,11 @@ impl Core {
         let (kind, message) = match &state.pending {
             Pending::Create(Creation { id, .. }) if self.copies.live(*id).is_some() => (
                 ErrorKind::TimedOut,
-                format!("{me}: {id} was still on its way here after {waited}: {}", self.fetches.diagnostics(&self.ctx, &self.copies, *id)),
+                format!("{me}: {id} was still on its way here after {waited}: {}", self.fetches.diagnostics(self.ctx, self.copies, *id)),
             ),
             Pending::Create(Creation { id, .. }) if !self.copies.waits_for_space(put_of(*id)) => (
                 ErrorKind::TimedOut,
-                format!("{me}: {id} was in the way of its own put for {waited}: {}", self.fetches.diagnostics(&self.ctx, &self.copies, *id)),
+                format!("{me}: {id} was in the way of its own put for {waited}: {}", self.fetches.diagnostics(self.ctx, self.copies, *id)),
             ),
             Pending::Create(Creation { id, size, .. }) => (
                 ErrorKind::StoreFull,
@@ -56,15 +56,15 @@ impl Core {
                 ErrorKind::TimedOut,
                 format!(
                     "{me}: put of {id}: another node put it first, and that has not come here after {waited}: {}",
-                    self.fetches.diagnostics(&self.ctx, &self.copies, *id)
+                    self.fetches.diagnostics(self.ctx, self.copies, *id)
                 ),
             ),
             Pending::Get { id, .. } if state.since == self.ctx.now => {
-                (ErrorKind::TimedOut, format!("{me}: {id} is not complete here: {}", self.fetches.diagnostics(&self.ctx, &self.copies, *id)))
+                (ErrorKind::TimedOut, format!("{me}: {id} is not complete here: {}", self.fetches.diagnostics(self.ctx, self.copies, *id)))
             }
             Pending::Get { id, .. } => (
                 ErrorKind::TimedOut,
-                format!("{me}: get of {id} timed out after {waited}: {}", self.fetches.diagnostics(&self.ctx, &self.copies, *id)),
+                format!("{me}: get of {id} timed out after {waited}: {}", self.fetches.diagnostics(self.ctx, self.copies, *id)),
             ),
             Pending::Delete(deletion) => {
                 let (id, left) = deletion.unconfirmed();
@@ -83,7 +83,9 @@ impl Core {
                 let ids = ready.among(ids);
                 return self.finish_call(client, call, Reply::Ready { ids });
             }
-            &Pending::Reduce { number } => return self.on_reduction_timed_out(number, &waited),
+            &Pending::Reduce { number } => {
+                return self.ctx.notices.push_back(Notice::ReductionTimedOut { number, waited });
+            }
         };
         self.fail_call(client, call, kind, &message);
     }

@@ -8,11 +8,10 @@ use hoplite_types::client::Reply;
 use hoplite_types::peer::DirectoryRequest;
 use hoplite_types::{ErrorKind, NodeId, ObjectId};
 
-use super::Pending;
+use super::{Desk, Pending};
 use crate::io::ClientId;
 use crate::keys::Watcher;
 use crate::timers::Timer;
-use crate::Core;
 
 /// How long a poll waits for the owners' answers. A round trip takes far less, and a caller without time should not
 /// wait for an owner that takes longer.
@@ -54,8 +53,8 @@ impl Ready {
     }
 }
 
-impl Core {
-    pub(super) fn on_wait(
+impl Desk<'_> {
+    pub fn on_wait(
         &mut self,
         client: ClientId,
         call: u64,
@@ -84,25 +83,26 @@ impl Core {
             // It does not time out before all of its objects are watched.
             self.ctx.timers.clear(Timer::Call(client, call));
         }
-        self.watch_all(Watcher::Call(client, call, 0), len);
+        let places = self.subscriptions.begin_watching(self.ctx, Watcher::Call(client, call, 0), len);
+        self.watch_for_wait(client, call, places);
     }
 
     /// Watches the objects at these places in the list of a wait.
-    pub(super) fn watch_for_wait(&mut self, client: ClientId, call: u64, places: Range<usize>) {
+    pub fn watch_for_wait(&mut self, client: ClientId, call: u64, places: Range<usize>) {
         for place in places.clone() {
-            let Some(Pending::Wait { ids, .. }) = self.pending(client, call) else {
+            let Some(Pending::Wait { ids, .. }) = self.calls.pending(client, call) else {
                 // Already answered, from reports to other watchers here.
                 return;
             };
             let id = ids[place];
-            if self.subscriptions.watch(&mut self.ctx, id, Watcher::Call(client, call, place)) {
+            if self.subscriptions.watch(self.ctx, id, Watcher::Call(client, call, place)) {
                 self.on_waited_lost(client, call, place, id);
             }
             if self.subscriptions.is_complete(id) {
                 self.on_waited_complete(client, call, place, id);
             }
         }
-        let pending = self.pending(client, call);
+        let pending = self.calls.pending(client, call);
         if let Some(Pending::Wait { ids, poll: Some(_), .. }) = pending {
             if places.end == ids.len() {
                 let ids = ids.clone();
@@ -127,7 +127,7 @@ impl Core {
         }
     }
 
-    pub(super) fn on_poll_answered(&mut self, client: ClientId, call: u64, token: u64) {
+    pub fn on_poll_answered(&mut self, client: ClientId, call: u64, token: u64) {
         let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
         let Pending::Wait { poll: Some(poll), .. } = &mut state.pending else { return };
         poll.unanswered.remove(&token);
@@ -137,7 +137,9 @@ impl Core {
     }
 
     fn answer_wait_if_enough(&mut self, client: ClientId, call: u64) -> bool {
-        let Some(Pending::Wait { ids, count, ready, .. }) = self.pending(client, call) else { return true };
+        let Some(Pending::Wait { ids, count, ready, .. }) = self.calls.pending(client, call) else {
+            return true;
+        };
         if ready.count < *count {
             return false;
         }
@@ -163,7 +165,7 @@ impl Core {
     }
 
     /// A waited-for object is complete somewhere.
-    pub(crate) fn on_waited_complete(&mut self, client: ClientId, call: u64, place: usize, object: ObjectId) {
+    pub fn on_waited_complete(&mut self, client: ClientId, call: u64, place: usize, object: ObjectId) {
         let Some((ready, known_lost)) = self.waited(client, call, place, object) else { return };
         ready.set(place, true);
         // If it is lost once more, that loss is new to the caller.
@@ -174,7 +176,7 @@ impl Core {
     }
 
     /// The last complete copy of a waited-for object is gone, whether or not it was ready before.
-    pub(crate) fn on_waited_lost(&mut self, client: ClientId, call: u64, place: usize, object: ObjectId) {
+    pub fn on_waited_lost(&mut self, client: ClientId, call: u64, place: usize, object: ObjectId) {
         let Some((ready, known_lost)) = self.waited(client, call, place, object) else { return };
         ready.set(place, false);
         if known_lost.as_ref().is_some_and(|known| !known.contains(&object)) {
@@ -182,7 +184,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn on_waited_deleted(&mut self, client: ClientId, call: u64, place: usize, object: ObjectId) {
+    pub fn on_waited_deleted(&mut self, client: ClientId, call: u64, place: usize, object: ObjectId) {
         if self.waited(client, call, place, object).is_some() {
             let message = format!("{}: {object} was deleted while waited for", self.ctx.me);
             self.fail_call(client, call, ErrorKind::Deleted, &message);

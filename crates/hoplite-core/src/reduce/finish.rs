@@ -22,7 +22,7 @@ impl Core {
             );
             // The target is kept: the commit cannot be undone.
             self.detach_reduction(number);
-            return self.fail_call(client, call, ErrorKind::TimedOut, &message);
+            return self.desk().fail_call(client, call, ErrorKind::TimedOut, &message);
         }
         let have = match &reduction.small {
             Some(small) => small.count(),
@@ -78,7 +78,7 @@ impl Core {
                 Ok(sources) => Reply::Reduced { sources },
                 Err(error) => Reply::Failed(error),
             };
-            self.finish_call(reduction.client, call, reply);
+            self.desk().finish_call(reduction.client, call, reply);
         }
         self.ctx.notices.push_back(Notice::WorkEnded);
     }

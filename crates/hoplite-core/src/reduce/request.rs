@@ -39,11 +39,11 @@ impl Core {
         request: Request,
         timeout_ms: Option<u64>,
     ) {
-        if !self.may_watch(client, call, request.sources.len()) {
+        if !self.desk().may_watch(client, call, request.sources.len()) {
             return;
         }
         let number = self.ctx.next_number();
-        self.open_call(client, call, timeout_ms, Pending::Reduce { number });
+        self.desk().open_call(client, call, timeout_ms, Pending::Reduce { number });
         let (_, bytes_per_s) = self.ctx.links.typical();
         let small_bytes_max = small_sum_bytes_max(request.sources.len(), bytes_per_s);
         let count = request.sources.len();
@@ -78,7 +78,8 @@ impl Core {
         self.targets.insert((target.shard(), target, number));
         self.reductions.insert(number, reduction);
         self.claim_target(number);
-        self.watch_all(Watcher::Reduction(number), count);
+        let places = self.subscriptions.begin_watching(&mut self.ctx, Watcher::Reduction(number), count);
+        self.watch_sources(number, places);
     }
 
     /// Watches the sources at these places in the list.

@@ -145,11 +145,11 @@ impl Core {
         if self.copies.sealed(id).is_some() {
             return false;
         }
-        let Some(copy) = self.write_of(id) else { return true };
+        let Some(copy) = self.writes.of_object(&self.copies, id) else { return true };
         let Some(stamp) = right.filter(|_| self.writes.may_give_way(copy)) else { return false };
         let edition = self.copies[copy].edition;
         self.copies.withdraw_edition(&mut self.ctx, id, edition);
-        self.on_write_verdict(copy, Verdict::Exists(stamp));
+        self.desk().on_write_verdict(copy, Verdict::Exists(stamp));
         true
     }
 

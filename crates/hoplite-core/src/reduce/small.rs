@@ -168,7 +168,7 @@ impl Core {
         if let Some(stale) = self.copies.live(target) {
             self.copies.doom(&mut self.ctx, stale);
         }
-        let edition = Edition { writing: self.unique(), attempt: 0 };
+        let edition = Edition { writing: self.ctx.unique(), attempt: 0 };
         let phase = Phase::Folded(None);
         let (pinned, public) = (true, true);
         let claim = Some(self.claim_of(number));

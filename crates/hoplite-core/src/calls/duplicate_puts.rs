@@ -6,16 +6,16 @@
 use hoplite_types::client::Reply;
 use hoplite_types::{CopyId, Error, ErrorKind, Header, ObjectId};
 
-use crate::calls::Pending;
+use super::{Desk, Pending};
 use crate::copies::Phase;
 use crate::fetch::Early;
 use crate::io::ClientId;
 use crate::keys::Want;
-use crate::Core;
+use crate::notices::Notice;
 
-impl Core {
+impl Desk<'_> {
     /// All bytes of `copy` are written, and another content was accepted before: the call waits until that is here.
-    pub(crate) fn wait_for_first(&mut self, client: ClientId, call: u64, copy: CopyId) {
+    pub fn wait_for_first(&mut self, client: ClientId, call: u64, copy: CopyId) {
         let spare = &self.copies[copy];
         let (id, size, header) = (spare.object, spare.extent.size, spare.header.clone());
         self.copies.keep_spare(client, call, copy);
@@ -24,14 +24,7 @@ impl Core {
     }
 
     /// A complete copy of the object is here: pins it, if it has the size and header that this call put.
-    pub(crate) fn keep_first(
-        &mut self,
-        client: ClientId,
-        call: u64,
-        first: CopyId,
-        size: u64,
-        header: &Header,
-    ) {
+    pub fn keep_first(&mut self, client: ClientId, call: u64, first: CopyId, size: u64, header: &Header) {
         let copy = &self.copies[first];
         if copy.extent.size != size || copy.header != *header {
             let message = format!(
@@ -43,22 +36,22 @@ impl Core {
         }
         if !copy.pinned {
             self.copies.with(first, |copy| copy.pinned = true);
-            self.copies.announce(&mut self.ctx, first, true, false);
+            self.copies.announce(self.ctx, first, true, false);
             // If we are leaving, it is to be pinned elsewhere.
-            self.hand_over(first);
+            self.ctx.notices.push_back(Notice::Pinned(first));
         }
         self.finish_call(client, call, Reply::Done);
     }
 
     /// No copy of the first content is known: spares replace it, those that are still here.
-    pub(crate) fn offer_spares(&mut self, id: ObjectId) {
+    pub fn offer_spares(&mut self, id: ObjectId) {
         for (client, call) in self.fetches.early(id, Early::DuplicatePut, usize::MAX) {
             self.offer_spare(client, call, id);
         }
     }
 
     /// The first content is lost: this call's spare replaces it, if it is still here.
-    pub(crate) fn offer_spare(&mut self, client: ClientId, call: u64, id: ObjectId) {
+    pub fn offer_spare(&mut self, client: ClientId, call: u64, id: ObjectId) {
         let Some(spare) = self.copies.spare_of(client, call) else {
             let message = format!(
                 "{}: {id} was put elsewhere first, and that is gone; the bytes of this put gave way to others in a full store",
@@ -78,12 +71,12 @@ impl Core {
         }
         self.fetcher().unwant(id, Want::Call(client, call));
         if let Some(partial) = self.copies.live(id) {
-            self.copies.withdraw(&mut self.ctx, partial);
-            self.copies.doom(&mut self.ctx, partial);
+            self.copies.withdraw(self.ctx, partial);
+            self.copies.doom(self.ctx, partial);
         }
         self.copies.take_spare(client, call);
         let new = self.new_writing(client, id, size, header);
-        self.copies.reopen(&mut self.ctx, spare, new);
+        self.copies.reopen(self.ctx, spare, new);
         self.replace_pending(client, call, Pending::Seal);
         self.begin_write(client, spare, Some(call));
     }
