@@ -238,6 +238,8 @@ impl Core {
                 (None, None) => {}
             }
         }
+        // All here hear of it before the owner knows that they have.
+        self.hand_on_notices();
         self.ctx.send(owner, PeerMessage::DeletionAck { id }, None);
     }
 }

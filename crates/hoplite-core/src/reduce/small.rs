@@ -92,7 +92,10 @@ impl Core {
         let complete = self.subscriptions.copies(source).any(|(_, report)| report.complete);
         match reduction.brought.get(&index).copied().filter(|&copy| self.stands(copy)) {
             Some(copy) => self.take_small_source(number, index, copy),
-            None if complete => self.fetcher().want(source, Want::Reduction(number), None),
+            None if complete => match self.copies.sealed(source) {
+                Some(copy) => self.take_small_source(number, index, copy),
+                None => self.fetcher().want(source, Want::Reduction(number), None),
+            },
             None => {}
         }
     }
