@@ -208,7 +208,10 @@ impl Core {
 
     /// A put was withdrawn after its bytes had come with its announcement: they are dropped at once.
     pub(crate) fn drop_kept(&mut self, id: ObjectId, edition: Edition) {
-        let Some(copy) = self.copies.live(id) else { return };
+        let Some(copy) = self.copies.live(id) else {
+            // It was not kept, or is gone.
+            return;
+        };
         let known = &self.copies[copy];
         if known.edition == edition && known.is_sealed() && !known.pinned {
             let seq = self.ctx.next_number();

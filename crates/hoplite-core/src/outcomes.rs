@@ -57,7 +57,7 @@ impl Core {
             return;
         };
         for _ in 0..WANTS_PER_TURN {
-            let Some(want) = self.fetches.take_next_failing(object) else { return };
+            let Some(want) = self.fetches.take_next_failing(object) else { break };
             self.fail_want(object, want, kind, &message);
         }
         if self.fetches.failure(object).is_some() {

@@ -58,9 +58,7 @@ impl Core {
                 if self.copies.live_copy(object).is_some_and(|copy| copy.public && copy.is_sealed()) => {}
             Notice::Opened(object) => self.on_opened(object),
             Notice::Sealed { copy, object } => {
-                if self.copies.get(copy).is_some_and(|copy| copy.pinned && !copy.doomed) {
-                    self.hand_over(copy);
-                }
+                self.hand_over(copy);
                 // Answered first, while the copy is surely here: a slot that starts now may evict it again.
                 self.satisfy_wants(object);
                 self.on_opened(object);
@@ -171,9 +169,11 @@ impl Core {
         self.copies.end_pass();
     }
 
-    /// If we are leaving: the copy is pinned here, and must be pinned elsewhere.
-    pub(crate) fn hand_over(&mut self, copy: CopyId) {
-        self.leave.hand_over(&mut self.ctx, &mut self.copies, &mut self.subscriptions, copy);
+    /// If we are leaving: a copy that is pinned here must be pinned elsewhere.
+    fn hand_over(&mut self, copy: CopyId) {
+        if self.copies.get(copy).is_some_and(|copy| copy.pinned && !copy.doomed) {
+            self.leave.hand_over(&mut self.ctx, &mut self.copies, &mut self.subscriptions, copy);
+        }
     }
 
     /// Leaves, if nothing more is to be handed over.

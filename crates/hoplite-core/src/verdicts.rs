@@ -112,6 +112,10 @@ impl Core {
 
     /// Reports a copy again, because the owner seems to have a different view of it.
     pub(crate) fn announce_again(&mut self, copy: CopyId) {
+        if !self.copies.stands(copy) {
+            // Its end was reported meanwhile.
+            return;
+        }
         let complete = self.is_whole(copy);
         match self.copies[copy].stamp {
             Some(_) => self.copies.announce(&mut self.ctx, copy, complete, false),

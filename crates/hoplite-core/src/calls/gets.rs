@@ -82,7 +82,10 @@ impl Desk<'_> {
     }
 
     pub fn serve_partial_get(&mut self, client: ClientId, call: u64, object: ObjectId) {
-        let Some(copy) = self.copies.live(object) else { return };
+        let Some(copy) = self.copies.live(object) else {
+            // Nothing of it is here yet.
+            return;
+        };
         if matches!(self.calls.pending(client, call), Some(Pending::Get { partial: true, .. })) {
             let view = self.copies.view(self.ctx, client, copy);
             self.finish_call(client, call, view);

@@ -104,7 +104,10 @@ impl Desk<'_> {
     }
 
     pub fn prefetch_some(&mut self) {
-        let Some((mut ids, nodes)) = self.calls.work.prefetch.pop_front() else { return };
+        let Some((mut ids, nodes)) = self.calls.work.prefetch.pop_front() else {
+            // All are on their way.
+            return;
+        };
         let some = take_some(&mut ids, STEPS_PER_TURN.div_ceil(nodes.len().max(1)));
         self.calls.work.to_prefetch -= some.len();
         if !ids.is_empty() {

@@ -148,6 +148,10 @@ impl Calls {
         Gauge { name, value, limit, met: self.refused }
     }
 
+    fn pending_mut(&mut self, client: ClientId, call: u64) -> Option<&mut Pending> {
+        self.table.get_mut(&(client, call)).map(|call| &mut call.pending)
+    }
+
     pub fn pending(&self, client: ClientId, call: u64) -> Option<&Pending> {
         self.table.get(&(client, call)).map(|call| &call.pending)
     }

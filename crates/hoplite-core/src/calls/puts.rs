@@ -48,7 +48,10 @@ impl Desk<'_> {
 
     /// Creates the copy that a pending call asks for, or lets the call wait for the obstacle.
     pub fn try_create(&mut self, client: ClientId, call: u64) {
-        let Some(Pending::Create(creation)) = self.calls.pending(client, call) else { return };
+        let Some(Pending::Create(creation)) = self.calls.pending(client, call) else {
+            // The call is over, or has begun to write.
+            return;
+        };
         // The payload is not cloned: this may be tried as often as space comes back.
         let Creation { id, size, keep, .. } = *creation;
         let (header, inline) = (creation.header.clone(), creation.payload.is_some());
@@ -137,7 +140,10 @@ impl Desk<'_> {
     }
 
     pub fn on_progress(&mut self, client: ClientId, id: CopyId, watermark: u64) {
-        let Some(write) = self.writes.get(id).filter(|write| write.client == client) else { return };
+        let Some(write) = self.writes.get(id).filter(|write| write.client == client) else {
+            // The write is over, or is not by this client.
+            return;
+        };
         let copy = &self.copies[id];
         let grows = (copy.watermark + 1..=copy.extent.size).contains(&watermark);
         if !copy.doomed && write.sealing.is_none() && grows {
@@ -198,7 +204,10 @@ impl Desk<'_> {
 
     /// The verdict that counts.
     pub fn on_write_verdict(&mut self, copy: CopyId, verdict: Verdict) {
-        let Some(write) = self.writes.get_mut(copy) else { return };
+        let Some(write) = self.writes.get_mut(copy) else {
+            // The write is over.
+            return;
+        };
         let acceptance = match verdict {
             Verdict::Accepted(_) => Acceptance::Accepted,
             Verdict::Exists(_) => Acceptance::Superseded,
@@ -223,7 +232,10 @@ impl Desk<'_> {
 
     /// Seals (or refuses) the copy, once both the client's seal and the directory's verdict are there.
     fn finish_write(&mut self, id: CopyId) {
-        let Some(write) = self.writes.get(id) else { return };
+        let Some(write) = self.writes.get(id) else {
+            // The write is over.
+            return;
+        };
         let (Some(call), acceptance, client) = (write.sealing, write.acceptance, write.client) else {
             return;
         };

@@ -93,8 +93,14 @@ impl Desk<'_> {
     }
 
     pub fn on_delete_done(&mut self, token: u64) {
-        let Some((client, call)) = self.calls.tokens.remove(&token) else { return };
-        let Some(deletion) = self.calls.deletion(client, call) else { return };
+        let Some((client, call)) = self.calls.tokens.remove(&token) else {
+            // The call is over.
+            return;
+        };
+        let Some(deletion) = self.calls.deletion(client, call) else {
+            // The call is over.
+            return;
+        };
         let could_ask = deletion.may_ask();
         deletion.unanswered.remove(&token);
         if deletion.unconfirmed().1 == 0 {
@@ -108,7 +114,10 @@ impl Desk<'_> {
     }
 
     pub fn on_located(&mut self, token: u64, size: Option<u64>, copies: Vec<Location>, deleted: bool) {
-        let Some((client, call)) = self.calls.tokens.remove(&token) else { return };
+        let Some((client, call)) = self.calls.tokens.remove(&token) else {
+            // The call is over.
+            return;
+        };
         let id = match self.calls.pending(client, call) {
             Some(&Pending::Locate { id, .. }) => id,
             Some(Pending::Wait { .. }) => return self.on_poll_answered(client, call, token),

@@ -22,7 +22,10 @@ impl Desk<'_> {
             // The object is here, or will not come, and many calls wait for their turn.
             return;
         }
-        let Some(state) = self.calls.table.get(&(client, call)) else { return };
+        let Some(state) = self.calls.table.get(&(client, call)) else {
+            // The timer is cleared with the call.
+            return;
+        };
         let waited = format!("{:.3} s", (self.ctx.now - state.since).as_secs_f64());
         let me = self.ctx.me;
         let put_of = |object| SpaceWaiter::Create { object, client, call };

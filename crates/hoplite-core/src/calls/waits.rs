@@ -77,9 +77,9 @@ impl Desk<'_> {
         }
         if let Some(timeout) = timeout_ms.map(Duration::from_millis).filter(|&time| time < POLL_TIME) {
             let due = self.ctx.now + timeout;
-            let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
-            let Pending::Wait { poll, .. } = &mut state.pending else { return };
-            *poll = Some(Poll { due, unanswered: BTreeSet::new() });
+            if let Some(Pending::Wait { poll, .. }) = self.calls.pending_mut(client, call) {
+                *poll = Some(Poll { due, unanswered: BTreeSet::new() });
+            }
             // It does not time out before all of its objects are watched.
             self.ctx.timers.clear(Timer::Call(client, call));
         }
@@ -117,8 +117,10 @@ impl Desk<'_> {
             ids.iter().map(|&id| (self.ctx.shards.owner(id), id)).collect();
         let questions: Vec<_> = last.into_values().map(|id| (self.ctx.next_number(), id)).collect();
         let unanswered = questions.iter().map(|&(token, _)| token).collect();
-        let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
-        let Pending::Wait { poll: Some(poll), .. } = &mut state.pending else { return };
+        let pending = self.calls.pending_mut(client, call);
+        let Some(Pending::Wait { poll: Some(poll), .. }) = pending else {
+            unreachable!("its caller has looked")
+        };
         poll.unanswered = unanswered;
         self.ctx.timers.set(self.ctx.now + POLL_TIME, Timer::Call(client, call));
         for (token, id) in questions {
@@ -128,8 +130,10 @@ impl Desk<'_> {
     }
 
     pub fn on_poll_answered(&mut self, client: ClientId, call: u64, token: u64) {
-        let Some(state) = self.calls.table.get_mut(&(client, call)) else { return };
-        let Pending::Wait { poll: Some(poll), .. } = &mut state.pending else { return };
+        let Some(Pending::Wait { poll: Some(poll), .. }) = self.calls.pending_mut(client, call) else {
+            // It is no poll: then it has asked nothing.
+            return;
+        };
         poll.unanswered.remove(&token);
         if poll.unanswered.is_empty() {
             self.ctx.timers.set(poll.due.max(self.ctx.now), Timer::Call(client, call));
@@ -156,7 +160,7 @@ impl Desk<'_> {
         place: usize,
         object: ObjectId,
     ) -> Option<(&mut Ready, &mut Option<BTreeSet<ObjectId>>)> {
-        match &mut self.calls.table.get_mut(&(client, call))?.pending {
+        match self.calls.pending_mut(client, call)? {
             Pending::Wait { ids, ready, known_lost, .. } if ids.get(place) == Some(&object) => {
                 Some((ready, known_lost))
             }
@@ -166,7 +170,10 @@ impl Desk<'_> {
 
     /// A waited-for object is complete somewhere.
     pub fn on_waited_complete(&mut self, client: ClientId, call: u64, place: usize, object: ObjectId) {
-        let Some((ready, known_lost)) = self.waited(client, call, place, object) else { return };
+        let Some((ready, known_lost)) = self.waited(client, call, place, object) else {
+            // The call was answered meanwhile.
+            return;
+        };
         ready.set(place, true);
         // If it is lost once more, that loss is new to the caller.
         if let Some(known) = known_lost {
@@ -177,7 +184,10 @@ impl Desk<'_> {
 
     /// The last complete copy of a waited-for object is gone, whether or not it was ready before.
     pub fn on_waited_lost(&mut self, client: ClientId, call: u64, place: usize, object: ObjectId) {
-        let Some((ready, known_lost)) = self.waited(client, call, place, object) else { return };
+        let Some((ready, known_lost)) = self.waited(client, call, place, object) else {
+            // The call was answered meanwhile.
+            return;
+        };
         ready.set(place, false);
         if known_lost.as_ref().is_some_and(|known| !known.contains(&object)) {
             self.fail_lost(client, call, object);

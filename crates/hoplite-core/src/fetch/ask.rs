@@ -37,7 +37,10 @@ impl Fetches {
 impl Fetcher<'_> {
     /// The sender broke off: asks for another one, at once or after a pause.
     pub(super) fn ask_after_break(&mut self, object: ObjectId) {
-        let Some(fetch) = self.fetches.running.get_mut(&object) else { return };
+        let Some(fetch) = self.fetches.running.get_mut(&object) else {
+            // It was given up.
+            return;
+        };
         match fetch.in_vain.checked_sub(IN_VAIN_MAX) {
             None | Some(0) => self.ask_for_sender(object),
             Some(excess) => {
@@ -70,7 +73,10 @@ impl Fetcher<'_> {
 
     /// Sends the open ask to the current owner of the id.
     pub fn repeat_ask(&mut self, object: ObjectId) {
-        let Some(fetch) = self.fetches.running.get(&object) else { return };
+        let Some(fetch) = self.fetches.running.get(&object) else {
+            // It was given up.
+            return;
+        };
         if fetch.state != State::Asking {
             return;
         }

@@ -261,7 +261,10 @@ impl Fetcher<'_> {
     /// Gives up a fetch that waits for a sender, unless the object is wanted, or its partial copy is viewed or streamed
     /// from.
     pub fn drop_unwanted_fetch(&mut self, object: ObjectId) {
-        let Some(fetch) = self.fetches.running.get(&object) else { return };
+        let Some(fetch) = self.fetches.running.get(&object) else {
+            // There is none.
+            return;
+        };
         let receiving = matches!(fetch.state, State::Receiving(_));
         if receiving || self.fetches.wants.contains_key(&object) {
             return;

@@ -23,7 +23,10 @@ impl Fetcher<'_> {
     /// A stream stalls although its connection does not break. Its sender may itself wait for bytes. A sender that does
     /// not answer, or has more bytes than it sends, is given up in the end.
     pub fn on_receive_stalled(&mut self, transfer: TransferId, watermark: u64) {
-        let Some(stalled) = self.fetches.transfers.get_mut(&transfer) else { return };
+        let Some(stalled) = self.fetches.transfers.get_mut(&transfer) else {
+            // It has ended.
+            return;
+        };
         let (from, feeds) = (stalled.from, stalled.feeds);
         let asked = stalled.check.take().filter(|check| check.watermark == watermark);
         let strikes = match asked {
