@@ -8,10 +8,10 @@
 //! - A reduce: `reduce`.
 //!
 //! Components have private state. Their methods are lent `ctx` and the components below, and never call one above: what
-//! concerns those is pushed as a notice, which `settle` hands on. From the bottom: `copies`, `directory`, `sends`,
-//! `subscriptions`, `leave`, `fetch`, `writes`, `calls`; besides them `members`, `joining`, `resync`. On top, methods
-//! of `Core` hand on what comes in: `clients`, `messages`, `cluster`, `settle`, `outcomes`, `open_questions`,
-//! `verdicts`, `inventory`. So far, `reduce` is methods of `Core`, too.
+//! concerns those is pushed as a notice, which `settle` hands on. `tests/layers.rs` checks that. From the bottom:
+//! `copies`, `directory`, `sends`, `subscriptions`, `leave`, `fetch`, `writes`, `calls`; besides them `members`,
+//! `joining`, `resync`. On top, methods of `Core` hand on what comes in: `clients`, `messages`, `cluster`, `settle`,
+//! `outcomes`, `open_questions`, `verdicts`, `inventory`. So far, `reduce` is methods of `Core`, too.
 #![forbid(unsafe_code)]
 
 mod calls;
