@@ -70,7 +70,8 @@ impl Core {
         self.ctx.timers.clear(Timer::Ping(node));
         self.resync.on_node_down(&mut self.ctx, node);
         self.sends.on_node_down(&mut self.ctx, node);
-        self.release_slots_of(node);
+        self.with_slots(|slots, lent| slots.on_coordinator_down(lent, node));
+        self.epochs_heard.forget(node);
         self.commits_member_down(node);
         self.directory.on_node_down(&mut self.ctx, node);
         self.subscriptions.on_node_down(&mut self.ctx, node);
@@ -82,7 +83,7 @@ impl Core {
         for request in self.directory.take_forwarded_to(&self.ctx, node) {
             self.on_directory(request.origin, request.hops, request.id, request.request);
         }
-        self.slots_peer_broken(node);
+        self.with_slots(|slots, lent| slots.on_peer_broken(lent, node));
         for transfer in self.fetches.transfers_from(node) {
             self.fetcher().on_pull_refused(transfer);
         }
@@ -162,7 +163,7 @@ impl Core {
                 self.ping(node);
             }
         }
-        self.slots_peer_broken(node);
+        self.with_slots(|slots, lent| slots.on_peer_broken(lent, node));
         for transfer in self.fetches.transfers_from(node) {
             // Our pull may be lost; the directory lends the same sender again if it is well.
             self.fetcher().on_pull_refused(transfer);

@@ -30,6 +30,7 @@ pub mod io;
 mod joining;
 mod keys;
 mod leave;
+mod lent;
 mod members;
 mod messages;
 mod notices;
@@ -42,6 +43,7 @@ mod sends;
 mod settle;
 mod shard_table;
 mod shards;
+mod slots;
 mod subscriptions;
 mod timers;
 mod verdicts;
@@ -62,12 +64,14 @@ use copies::Copies;
 use ctx::Ctx;
 use directory::Directory;
 use fetch::Fetches;
+use io::FoldId;
 use joining::Joining;
 use leave::Leave;
 use members::Members;
-use reduce::{Reduction, Slots};
+use reduce::{EpochsHeard, Reduction, SmallFold};
 use resync::Resync;
 use sends::Sends;
+use slots::Slots;
 use subscriptions::Subscriptions;
 use timers::Timer;
 use writes::Writes;
@@ -92,6 +96,8 @@ pub struct Core {
     sends: Sends,
     subscriptions: Subscriptions,
     slots: Slots,
+    epochs_heard: EpochsHeard,
+    small_folds: BTreeMap<FoldId, SmallFold>,
     reductions: BTreeMap<u64, Reduction>,
     /// The same reductions, by their targets.
     targets: BTreeSet<(Shard, ObjectId, u64)>,
@@ -122,6 +128,8 @@ impl Core {
             sends: Sends::new(config.connections),
             subscriptions: Subscriptions::default(),
             slots: Slots::default(),
+            epochs_heard: EpochsHeard::default(),
+            small_folds: BTreeMap::new(),
             reductions: BTreeMap::new(),
             targets: BTreeSet::new(),
             barriers: BTreeMap::new(),
@@ -169,8 +177,14 @@ impl Core {
             Input::SendNotBegun { send } => {
                 self.sends.on_send_not_begun(&mut self.ctx, &mut self.copies, send);
             }
-            Input::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
-            Input::FoldEnded { fold, outcome } => self.on_fold_ended(fold, outcome),
+            Input::FoldStreamBroken { fold, transfer } => {
+                self.slots.on_stream_broken(&mut self.ctx, fold, transfer);
+            }
+            Input::FoldEnded { fold, outcome } => {
+                if !self.with_slots(|slots, lent| slots.on_fold_ended(lent, fold, outcome)) {
+                    self.on_small_fold_ended(fold, outcome);
+                }
+            }
             Input::Measured { peer, bytes_per_s } => {
                 // Links of departed nodes have been forgotten already.
                 if self.fetches.has_link_to_itself(peer) && !self.ctx.departed.has(peer) {
@@ -234,7 +248,9 @@ impl Core {
             Timer::Join => self.joining.on_timer(&mut self.ctx),
             Timer::TakeIn => self.take_in_members(),
             Timer::AdvanceReduction(number) => self.advance_reduction(number),
-            Timer::SlotNeedsSpace(reduction, slot) => self.on_slot_space_timer((reduction, slot)),
+            Timer::SlotNeedsSpace(reduction, slot) => {
+                self.with_slots(|slots, lent| slots.on_space_timer(lent, (reduction, slot)));
+            }
             Timer::RootLost(number) => self.on_root_lost_timer(number),
             Timer::Barrier(number) => self.on_barrier_timer(number),
             Timer::Ping(node) => self.ping(node),

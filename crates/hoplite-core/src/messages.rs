@@ -68,7 +68,7 @@ impl Core {
             }
             PeerMessage::PullRefused { transfer } => self.fetcher().on_pull_refused(transfer),
             PeerMessage::AssignSlot { reduction, assignment } => {
-                self.on_assign_slot(from, reduction, assignment)
+                self.with_slots(|slots, lent| slots.on_assign(lent, from, reduction, assignment));
             }
             PeerMessage::SlotFailed { reduction, slot, attempt, failure } => {
                 self.on_slot_failed(from, reduction.number, slot, attempt, failure);
@@ -79,18 +79,23 @@ impl Core {
             PeerMessage::SlotNeedsSpace { reduction, slot, attempt } => {
                 self.on_slot_needs_space(from, reduction, slot, attempt);
             }
-            PeerMessage::Preempt { reduction, slot, attempt } => self.on_preempt((reduction, slot), attempt),
+            PeerMessage::Preempt { reduction, slot, attempt } => {
+                self.with_slots(|slots, lent| slots.on_preempt(lent, (reduction, slot), attempt));
+            }
             PeerMessage::ReleaseSlot { reduction, slot, attempt } => {
-                self.on_release_slot(from, (reduction, slot), attempt);
+                let key = (reduction, slot);
+                self.with_slots(|slots, lent| slots.on_release_slot(lent, from, key, attempt));
             }
             PeerMessage::RootDone { reduction, slot, attempt } => {
                 self.on_root_done(from, reduction.number, slot, attempt)
             }
             PeerMessage::Commit { reduction, id, edition, sources, .. } => {
-                self.on_commit(reduction, id, edition, sources);
+                self.with_slots(|slots, lent| slots.on_commit(lent, reduction, (id, edition), sources));
             }
             PeerMessage::Committed { reduction, sealed } => self.on_committed(from, reduction.number, sealed),
-            PeerMessage::ReleaseSlots { reduction } => self.on_release_slots(reduction),
+            PeerMessage::ReleaseSlots { reduction } => {
+                self.with_slots(|slots, lent| slots.on_release_slots(lent, reduction));
+            }
             PeerMessage::Prefetch { id } => self.fetcher().want(id, Want::Prefetch, None),
             PeerMessage::Ping { sent_ns } => self.ctx.send(from, PeerMessage::Pong { sent_ns }, None),
             // It concerns the connection, not the node.

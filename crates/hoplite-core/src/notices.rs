@@ -2,7 +2,7 @@
 //! handled. So no component calls one above it.
 
 use hoplite_types::peer::CopyReport;
-use hoplite_types::{Blob, CopyId, Edition, ObjectId, TransferId};
+use hoplite_types::{Blob, CopyId, Edition, Error, NodeId, ObjectId, Stamp, TransferId};
 
 use crate::io::FoldId;
 use crate::keys::{Want, Watcher};
@@ -93,6 +93,16 @@ pub(crate) enum Notice {
     ReductionTimedOut {
         number: u64,
         waited: String,
+    },
+    /// The copy that a client writes gave way: a reduction was given the right to the object at this time.
+    GaveWay {
+        copy: CopyId,
+        stamp: Stamp,
+    },
+    /// A message of another node cannot be right.
+    BadMessage {
+        from: NodeId,
+        error: Error,
     },
     /// All members are known to a node that joins them.
     MembersKnown,

@@ -22,7 +22,7 @@ impl Core {
         self.ctx.rearm_refresh();
         self.repeat_questions(&ShardSet::all());
         self.repeat_commits();
-        self.repeat_slot_reports(None);
+        self.slots.repeat_reports(&mut self.ctx, None);
         self.forget_old_claims();
         if !self.has_open_questions() {
             self.ctx.timers.clear(Timer::Refresh);
@@ -53,6 +53,6 @@ impl Core {
         self.repeat_claims(|id| theirs.contains(id.shard()));
         self.directory.repeat_answers(&mut self.ctx, node);
         self.repeat_assignments(node);
-        self.repeat_slot_reports(Some(node));
+        self.slots.repeat_reports(&mut self.ctx, Some(node));
     }
 }

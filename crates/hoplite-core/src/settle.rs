@@ -1,6 +1,7 @@
 //! Hands on what one component lets those above it know, until nothing is left: notices first, then objects whose puts
 //! and fetches are to be retried, then messages to ourselves, then space and those who wait for it.
 
+use hoplite_types::peer::Verdict;
 use hoplite_types::{CopyId, ObjectId};
 
 use crate::copies::{Retry, SpaceWaiter};
@@ -8,7 +9,9 @@ use crate::ctx::STEPS_PER_TURN;
 use crate::fetch::Fetcher;
 use crate::io::Output;
 use crate::keys::Watcher;
+use crate::lent::Lent;
 use crate::notices::{News, Notice};
+use crate::slots::Slots;
 use crate::timers::Timer;
 use crate::Core;
 
@@ -65,7 +68,7 @@ impl Core {
                 self.fetcher().drop_fetch(object);
             }
             Notice::Doomed { copy, object, public } => {
-                self.slot_copy_gone(copy);
+                self.slots.on_copy_doomed(copy);
                 self.sends.stop(&mut self.ctx, copy);
                 if public {
                     self.leave.on_handed_over(&mut self.ctx, &self.copies, &self.subscriptions, object);
@@ -88,8 +91,12 @@ impl Core {
             Notice::BrokenOff(object) => self.desk().retry_puts(object),
             Notice::Pinned(copy) => self.hand_over(copy),
             Notice::ReportAgain(copy) => self.announce_again(copy),
-            Notice::PartEnded(copy) => self.on_part_ended(copy),
-            Notice::FoldStreamBroken { fold, transfer } => self.on_fold_stream_broken(fold, transfer),
+            Notice::PartEnded(copy) => self.with_slots(|slots, lent| slots.on_part_ended(lent, copy)),
+            Notice::FoldStreamBroken { fold, transfer } => {
+                self.slots.on_stream_broken(&mut self.ctx, fold, transfer);
+            }
+            Notice::GaveWay { copy, stamp } => self.desk().on_write_verdict(copy, Verdict::Exists(stamp)),
+            Notice::BadMessage { from, error } => self.on_bad_message(from, error),
             Notice::ReductionTimedOut { number, waited } => self.on_reduction_timed_out(number, &waited),
             Notice::MembersKnown => self.directory.start(&mut self.ctx),
             Notice::WorkEnded => self.leave_if_nothing_is_left(),
@@ -131,12 +138,24 @@ impl Core {
         }
     }
 
+    /// The slots, and what is lent to them.
+    pub(crate) fn with_slots<T>(&mut self, call: impl FnOnce(&mut Slots, &mut Lent<'_>) -> T) -> T {
+        let mut lent = Lent {
+            ctx: &mut self.ctx,
+            copies: &mut self.copies,
+            fetches: &mut self.fetches,
+            subscriptions: &mut self.subscriptions,
+            writes: &self.writes,
+        };
+        call(&mut self.slots, &mut lent)
+    }
+
     /// A copy of `object` was opened: early pulls, partial gets, other puts and slots may go on.
     fn on_opened(&mut self, object: ObjectId) {
         self.sends.serve_parked(&mut self.ctx, &mut self.copies, object);
         self.desk().serve_partial_gets(object);
         self.desk().end_puts_wait_for_space(object);
-        self.retry_slots(object);
+        self.with_slots(|slots, lent| slots.on_opened(lent, object));
     }
 
     /// Tries the waiters for space that may fit, as many as one turn may take.
@@ -157,7 +176,9 @@ impl Core {
                     self.fetcher().on_space_for_fetch(object);
                 }
             }
-            SpaceWaiter::Slot { reduction, slot } => self.try_start_slot((reduction, slot)),
+            SpaceWaiter::Slot { reduction, slot } => {
+                self.with_slots(|slots, lent| slots.try_start(lent, (reduction, slot)));
+            }
             SpaceWaiter::SmallTarget { number } => self.fold_small(number),
         }
     }

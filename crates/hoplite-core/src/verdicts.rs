@@ -11,7 +11,7 @@ impl Core {
     /// The directory's verdict on a copy of ours.
     pub(crate) fn on_verdict(&mut self, from: NodeId, id: ObjectId, edition: Edition, verdict: Verdict) {
         if !self.desk().on_put_verdict(from, edition, verdict)
-            && !self.on_target_verdict(from, edition, verdict)
+            && !self.with_slots(|slots, lent| slots.on_verdict(lent, from, edition, verdict))
         {
             match verdict {
                 Verdict::Accepted(stamp) => self.on_late_acceptance(from, id, edition, stamp),
@@ -77,14 +77,13 @@ impl Core {
 
     /// Asks again for every missing verdict on these objects.
     pub(crate) fn repeat_verdict_requests(&mut self, of: impl Fn(ObjectId) -> bool) {
-        let mut copies = self.writes.awaiting_verdict();
-        copies.extend(self.slots.awaiting_verdict());
-        for copy in copies {
+        for copy in self.writes.awaiting_verdict() {
             let known = &self.copies[copy];
             if !known.doomed && of(known.object) {
                 self.ask_for_verdict(copy);
             }
         }
+        self.with_slots(|slots, lent| slots.repeat_verdict_requests(lent, &of));
         self.claim_targets(|reduction| reduction.stamp().is_none() && of(reduction.target()));
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the bottom up.
-const LAYERS: [&str; 22] = [
+const LAYERS: [&str; 24] = [
     "io",
     "clock",
     "cost",
@@ -24,6 +24,8 @@ const LAYERS: [&str; 22] = [
     "leave",
     "fetch",
     "writes",
+    "lent",
+    "slots",
     "calls",
     "joining",
     "resync",

@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hoplite_types::peer::{DirectoryRequest, PeerMessage, Seal, SlotAssignment};
+use hoplite_types::peer::{DirectoryRequest, PeerMessage, SlotAssignment};
 use hoplite_types::{Edition, ErrorKind, NodeId, ObjectId, ReductionId};
 
 use super::coordinator::Reduction;
@@ -111,26 +111,6 @@ impl Core {
             sources: commitment.sources.clone(),
         };
         self.ctx.send(node, commit, None);
-    }
-
-    /// The coordinator reports that this attempt is final.
-    pub(crate) fn on_commit(
-        &mut self,
-        reduction: ReductionId,
-        id: ObjectId,
-        edition: Edition,
-        sources: Vec<ObjectId>,
-    ) {
-        if let Some(key) = self.slots.allgather_of(reduction, edition) {
-            self.commit_allgather(key, sources);
-        } else if let Some(copy) = self.slots.take_finished_root(reduction, edition) {
-            // The target may have been deleted while the commit was on its way.
-            if self.copies.stands(copy) {
-                self.copies.seal(&mut self.ctx, copy, Seal { sources });
-            }
-        }
-        let sealed = self.copies.sealed(id).is_some_and(|copy| self.copies[copy].edition == edition);
-        self.ctx.send(reduction.coordinator, PeerMessage::Committed { reduction, sealed }, None);
     }
 
     /// The root's answer to the commit.

@@ -15,25 +15,21 @@
 //! - `repeat`: both sides resend state that may have been lost
 //! - `small`: targets that fit into a message are folded by the coordinator itself
 
-mod allgather;
-mod amend;
 mod choose;
 mod commit;
 mod coordinator;
 mod epochs;
 mod failures;
 mod finish;
-mod folds;
 mod plan;
 mod preemption;
 mod reduce_scatter;
 mod repeat;
 mod request;
 mod shape;
-mod slot_table;
-mod slots;
 mod small;
 
 pub(crate) use coordinator::Reduction;
+pub(crate) use epochs::EpochsHeard;
 pub(crate) use request::Request;
-pub(crate) use slot_table::Slots;
+pub(crate) use small::SmallFold;

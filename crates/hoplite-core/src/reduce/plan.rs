@@ -10,7 +10,7 @@ use hoplite_types::peer::{Child, PeerMessage, SlotAssignment, Source};
 use hoplite_types::{mix64, Edition, FoldOrder, NodeId, ObjectId, Op, ReductionId};
 
 use super::coordinator::Reduction;
-use super::epochs::Epochs;
+use super::epochs::EpochsHeard;
 use super::shape::{places, Place};
 use crate::cost::Degree;
 use crate::timers::Timer;
@@ -28,8 +28,7 @@ impl Core {
         let lacking = !self.needs_only_space(number);
         let Some(mut reduction) = self.reductions.remove(&number) else { return };
         let id = ReductionId { coordinator: self.ctx.me, number };
-        let epochs = self.slots.epochs();
-        let changes = reduction.changes(id, lacking, epochs);
+        let changes = reduction.changes(id, lacking, &self.epochs_heard);
         if changes.len() == ASSIGNMENTS_PER_TURN {
             self.ctx.timers.set(self.ctx.now + PAUSE, Timer::AdvanceReduction(number));
         }
@@ -80,7 +79,12 @@ impl Reduction {
     }
 
     /// The messages that bring every slot up to date, the first of many; notes them as sent.
-    fn changes(&mut self, id: ReductionId, lacking: bool, epochs: &Epochs) -> Vec<(NodeId, SlotAssignment)> {
+    fn changes(
+        &mut self,
+        id: ReductionId,
+        lacking: bool,
+        heard: &EpochsHeard,
+    ) -> Vec<(NodeId, SlotAssignment)> {
         let (places, complete) = (self.places(), self.is_complete());
         let mut messages = Vec::new();
         // Children come before parents: a parent names its children's editions.
@@ -91,7 +95,7 @@ impl Reduction {
                 continue;
             };
             wanted.lacking = lacking;
-            wanted.epoch = epochs.heard_from(node);
+            wanted.epoch = heard.of(node);
             let fixed = self.request.order == FoldOrder::Fixed;
             if let Some(assignment) = self.slots[position].1.reconcile(node, wanted, fixed) {
                 messages.push((node, assignment));

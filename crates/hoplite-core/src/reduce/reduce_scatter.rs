@@ -64,7 +64,7 @@ impl Core {
         let mut assignments = reduction.stripe_assignments(id, &ring, me);
         for (node, assignment) in &mut assignments {
             assignment.lacking = lacking;
-            assignment.epoch = self.slots.epochs().heard_from(*node);
+            assignment.epoch = self.epochs_heard.of(*node);
         }
         reduction.stripes = Some(Stripes { assignments: assignments.clone() });
         for (node, assignment) in assignments {

@@ -12,11 +12,10 @@ use hoplite_types::{Blob, CopyId, Edition, ErrorKind, FoldOrder, ObjectId, Op, R
 
 use super::choose::check_fits;
 use super::coordinator::Reduction;
-use super::folds::FoldFor;
 use super::plan::PAUSE;
 use crate::copies::SpaceWaiter;
 use crate::copies::{NewCopy, Phase};
-use crate::io::{Broken, FoldRule, Output};
+use crate::io::{Broken, FoldId, FoldInputs, FoldRule, Output};
 use crate::keys::Want;
 use crate::timers::Timer;
 use crate::Core;
@@ -32,6 +31,14 @@ pub(super) struct Small {
     next: usize,
     /// The sum is made, and waits for the right to be the target.
     is_folded: bool,
+}
+
+/// A fold of small sources that runs. Its output and its sources are in use until it ends.
+#[derive(Debug)]
+pub(crate) struct SmallFold {
+    number: u64,
+    out: CopyId,
+    sources: Vec<CopyId>,
 }
 
 /// Limit of sources that are fetched in one turn: some milliseconds' work.
@@ -164,7 +171,7 @@ impl Core {
         let (target, size, header) = (request.target, facts.size, facts.header.clone());
         let sources: Vec<_> = small.here.iter().map(|&(_, copy)| copy).collect();
         let stamp = self.reductions.get(&number).and_then(Reduction::stamp);
-        if !self.free_id(target, stamp) {
+        if !self.with_slots(|_, lent| lent.make_way(target, stamp)) {
             let message = format!("{}: the target {target} exists already", self.ctx.me);
             return self.fail_reduction(number, ErrorKind::AlreadyExists, &message);
         }
@@ -183,12 +190,31 @@ impl Core {
             small.target = Some(copy);
         }
         sources.iter().for_each(|&source| self.copies.add_user(&mut self.ctx, source));
-        self.start_fold(FoldFor::Small(number), copy, rule, sources, &[]);
+        let fold = FoldId(self.ctx.next_number());
+        self.copies.with(copy, |copy| {
+            copy.phase = Phase::Folded(Some(fold));
+            copy.users += 1;
+        });
+        self.small_folds.insert(fold, SmallFold { number, out: copy, sources: sources.clone() });
+        let inputs = FoldInputs { sources, streams: Vec::new() };
+        self.ctx.out.push_back(Output::Fold { fold, out: copy, rule, inputs });
         // A sender lent for a fetch of the target must not replace the copy that is folded here.
         self.fetcher().drop_fetch(target);
     }
 
-    pub(crate) fn on_small_folded(&mut self, number: u64, copy: CopyId, outcome: Result<(), Broken>) {
+    /// A fold of small sources is over. Its reduction may be over already.
+    pub(crate) fn on_small_fold_ended(&mut self, id: FoldId, outcome: Result<(), Broken>) {
+        let SmallFold { number, out, sources } = self.small_folds.remove(&id).expect("a fold ends once");
+        if !self.copies[out].doomed {
+            self.copies.with(out, |out| out.phase = Phase::Folded(None));
+        }
+        // Even if the target was deleted: the caller must be notified.
+        self.on_small_folded(number, out, outcome);
+        sources.into_iter().for_each(|source| self.copies.remove_user(&mut self.ctx, source));
+        self.copies.remove_user(&mut self.ctx, out);
+    }
+
+    fn on_small_folded(&mut self, number: u64, copy: CopyId, outcome: Result<(), Broken>) {
         let broke_off = outcome.is_err() && self.stands(copy);
         let Some(reduction) = self.reductions.get_mut(&number) else { return };
         let Some(small) = &mut reduction.small else { return };
