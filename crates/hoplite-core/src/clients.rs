@@ -51,7 +51,8 @@ impl Core {
             Request::Release { copy } => self.copies.release_view(&mut self.ctx, client, copy),
             Request::Delete { ids, timeout_ms } => self.desk().on_delete(client, call, ids, timeout_ms),
             Request::Reduce { target, sources, num_objects, op, order, timeout_ms, to_sources } => {
-                let ask = crate::reduce::Request { target, sources, k: num_objects, op, order, to_sources };
+                let ask =
+                    crate::reductions::Request { target, sources, k: num_objects, op, order, to_sources };
                 self.on_reduce(client, call, ask, timeout_ms);
             }
             Request::Wait { ids, count, timeout_ms, fail_if_lost, known_lost } => {
@@ -72,10 +73,28 @@ impl Core {
         }
     }
 
+    fn on_reduce(
+        &mut self,
+        client: ClientId,
+        call: u64,
+        request: crate::reductions::Request,
+        timeout_ms: Option<u64>,
+    ) {
+        let count = request.sources.len();
+        if !self.desk().may_watch(client, call, count) {
+            // The call is refused.
+            return;
+        }
+        let number = self.with_reductions(|reductions, lent| reductions.begin(lent, (client, call), request));
+        self.desk().open_call(client, call, timeout_ms, Pending::Reduce { number });
+        let places = self.subscriptions.begin_watching(&mut self.ctx, Watcher::Reduction(number), count);
+        self.with_reductions(|reductions, lent| reductions.watch_sources(lent, number, places));
+    }
+
     fn cancel_call(&mut self, client: ClientId, call: u64) {
         if let Some(&Pending::Reduce { number }) = self.calls.pending(client, call) {
             // Only its reply is not wanted any more; the target is.
-            self.detach_reduction(number);
+            self.reductions.detach(number);
         }
         self.desk().forget_call(client, call);
     }
@@ -121,7 +140,9 @@ impl Core {
     fn watch_places(&mut self, watcher: Watcher, places: Range<usize>) {
         match watcher {
             Watcher::Call(client, call, _) => self.desk().watch_for_wait(client, call, places),
-            Watcher::Reduction(number) => self.watch_sources(number, places),
+            Watcher::Reduction(number) => {
+                self.with_reductions(|reductions, lent| reductions.watch_sources(lent, number, places));
+            }
             Watcher::Leave | Watcher::Fetch => unreachable!("they watch one object at a time"),
         }
     }
@@ -130,7 +151,8 @@ impl Core {
     fn forget_some(&mut self) {
         if let Some(client) = self.calls.next_gone() {
             let left = self.desk().forget_calls_of(client, STEPS_PER_TURN);
-            let left = left.saturating_sub(self.abandon_reductions_of(client, left));
+            let taken = self.with_reductions(|reductions, lent| reductions.abandon(lent, client, left));
+            let left = left.saturating_sub(taken);
             self.desk().forget_rest_of(client, left);
         }
     }

@@ -71,8 +71,7 @@ impl Core {
         self.resync.on_node_down(&mut self.ctx, node);
         self.sends.on_node_down(&mut self.ctx, node);
         self.with_slots(|slots, lent| slots.on_coordinator_down(lent, node));
-        self.epochs_heard.forget(node);
-        self.commits_member_down(node);
+        self.with_reductions(|reductions, lent| reductions.on_node_down(lent, node));
         self.directory.on_node_down(&mut self.ctx, node);
         self.subscriptions.on_node_down(&mut self.ctx, node);
         let moved = moved.unwrap_or_else(|| self.ctx.shards.forget_claims_of(node));

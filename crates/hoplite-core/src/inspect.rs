@@ -45,9 +45,7 @@ impl Core {
         left.extend(self.sends.leftovers());
         left.extend(self.subscriptions.leftovers());
         left.extend(self.slots.leftovers());
-        look(&mut left, "reductions", &self.reductions);
-        look(&mut left, "small folds", &self.small_folds);
-        look(&mut left, "barriers", &self.barriers);
+        left.extend(self.reductions.leftovers());
         left.extend(self.directory.leftovers());
         left
     }

@@ -4,7 +4,7 @@
 //! ids, so that a page can continue where the one before ended.
 
 use hoplite_types::peer::{Cursor, InventoryPage, PeerMessage, Scope, ShardQuery};
-use hoplite_types::{Claim, CopyId, NodeId, ObjectId, Shard, Stamp};
+use hoplite_types::{CopyId, NodeId, ObjectId, Shard, Stamp};
 
 use crate::copies::Copy;
 use crate::directory::{digest_of, Answer, DIGESTED_MAX, SHARDS_PER_PULL};
@@ -174,7 +174,7 @@ impl Core {
     }
 
     fn fill_claims(&mut self, filling: &mut Filling, to: NodeId, shard: Shard, after: Option<ObjectId>) {
-        let of_shard = self.claims_in(shard);
+        let of_shard = self.reductions.claims_in(self.ctx.me, shard);
         let of_ids = of_shard.chunk_by(|(one, ..), (other, ..)| one == other);
         for of_id in of_ids.filter(|of_id| after.is_none_or(|after| of_id[0].0 > after)) {
             if filling.is_full() {
@@ -185,7 +185,7 @@ impl Core {
                 filling.note(shard, CLAIMS, id, 0);
                 filling.page.claims.push((id, claim, stamp));
             }
-            self.ask_for_verdict_of(of_id[0].0, to);
+            self.reductions.expect_verdict_from(of_id[0].0, to);
         }
     }
 
@@ -228,19 +228,6 @@ impl Core {
             let of_copy = digest_of(copy.object, copy.edition, self.is_whole(id), copy.pinned);
             (digest ^ of_copy, count + 1)
         })
-    }
-
-    /// Targets of reductions called here, with the times at which their claims were accepted.
-    fn claims_in(&self, shard: Shard) -> Vec<(ObjectId, Claim, Option<Stamp>)> {
-        let first = (shard, ObjectId([0; ObjectId::LEN]), 0);
-        let of_shard = self.targets.range(first..=(shard, LAST, u64::MAX));
-        let claim = |&(_, target, number): &(Shard, ObjectId, u64)| {
-            (target, self.claim_of(number), self.reductions.get(&number).and_then(|known| known.stamp()))
-        };
-        let mut claims: Vec<_> = of_shard.map(claim).collect();
-        // For each id, the accepted claim comes first.
-        claims.sort_by_key(|&(id, claim, stamp)| (id, stamp.is_none(), claim));
-        claims
     }
 
     pub(crate) fn on_inventory(&mut self, from: NodeId, answer: Answer, clock: Stamp) {

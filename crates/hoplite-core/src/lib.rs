@@ -5,13 +5,13 @@
 //!
 //! - A put: `calls` (space from `copies`) → announced to the shard owner's `directory`.
 //! - A get: `calls` → `fetch` asks the owner, which lends a sender → `sends` there.
-//! - A reduce: `reduce`.
+//! - A reduce: `reductions` at its coordinator, `slots` at the nodes of its sources.
 //!
 //! Components have private state. Their methods are lent `ctx` and the components below, and never call one above: what
 //! concerns those is pushed as a notice, which `settle` hands on. `tests/layers.rs` checks that. From the bottom:
-//! `copies`, `directory`, `sends`, `subscriptions`, `leave`, `fetch`, `writes`, `calls`; besides them `members`,
-//! `joining`, `resync`. On top, methods of `Core` hand on what comes in: `clients`, `messages`, `cluster`, `settle`,
-//! `outcomes`, `open_questions`, `verdicts`, `inventory`. So far, `reduce` is methods of `Core`, too.
+//! `copies`, `directory`, `sends`, `subscriptions`, `leave`, `fetch`, `writes`, `slots`, `reductions`, `calls`; besides
+//! them `members`, `joining`, `resync`. On top, methods of `Core` hand on what comes in: `clients`, `messages`,
+//! `cluster`, `settle`, `outcomes`, `open_questions`, `verdicts`, `inventory`.
 #![forbid(unsafe_code)]
 
 mod calls;
@@ -36,7 +36,7 @@ mod messages;
 mod notices;
 mod open_questions;
 mod outcomes;
-mod reduce;
+mod reductions;
 mod repeats;
 mod resync;
 mod sends;
@@ -49,11 +49,9 @@ mod timers;
 mod verdicts;
 mod writes;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hoplite_types::client::{Gauge, Status};
-use hoplite_types::{ObjectId, Shard};
 
 pub use config::Config;
 pub use cost::{best_degree, fanout, stripes_pay, Degree};
@@ -64,11 +62,10 @@ use copies::Copies;
 use ctx::Ctx;
 use directory::Directory;
 use fetch::Fetches;
-use io::FoldId;
 use joining::Joining;
 use leave::Leave;
 use members::Members;
-use reduce::{EpochsHeard, Reduction, SmallFold};
+use reductions::{Policy, Reductions};
 use resync::Resync;
 use sends::Sends;
 use slots::Slots;
@@ -86,8 +83,6 @@ pub struct Core {
     /// Count of invalid messages.
     bad_messages: u64,
     resync: Resync,
-    /// Overrides the degree with the lowest cost.
-    reduce_degree: Option<Degree>,
     directory: Directory,
     copies: Copies,
     calls: Calls,
@@ -96,15 +91,7 @@ pub struct Core {
     sends: Sends,
     subscriptions: Subscriptions,
     slots: Slots,
-    epochs_heard: EpochsHeard,
-    small_folds: BTreeMap<FoldId, SmallFold>,
-    reductions: BTreeMap<u64, Reduction>,
-    /// The same reductions, by their targets.
-    targets: BTreeSet<(Shard, ObjectId, u64)>,
-    /// Questions that mark the start of a reduction, by token. The value is the reduction's number.
-    barriers: BTreeMap<u64, u64>,
-    /// See [`Config::striped_bytes_min`].
-    striped_bytes_min: Option<u64>,
+    reductions: Reductions,
 }
 
 impl Core {
@@ -112,6 +99,7 @@ impl Core {
     pub fn new(config: Config) -> Self {
         let members = Members::new(&config);
         let alone = members.expects_nobody();
+        let policy = Policy { degree: config.reduce_degree, striped_bytes_min: config.striped_bytes_min };
         Core {
             ctx: if alone { Ctx::new(config.node) } else { Ctx::joining(config.node) },
             members,
@@ -119,7 +107,6 @@ impl Core {
             leave: Leave::default(),
             bad_messages: 0,
             resync: Resync::default(),
-            reduce_degree: config.reduce_degree,
             directory: if alone { Directory::alone() } else { Directory::joining(config.node) },
             copies: Copies::new(config.store_bytes),
             calls: Calls::default(),
@@ -128,12 +115,7 @@ impl Core {
             sends: Sends::new(config.connections),
             subscriptions: Subscriptions::default(),
             slots: Slots::default(),
-            epochs_heard: EpochsHeard::default(),
-            small_folds: BTreeMap::new(),
-            reductions: BTreeMap::new(),
-            targets: BTreeSet::new(),
-            barriers: BTreeMap::new(),
-            striped_bytes_min: config.striped_bytes_min,
+            reductions: Reductions::new(policy),
         }
     }
 
@@ -182,7 +164,7 @@ impl Core {
             }
             Input::FoldEnded { fold, outcome } => {
                 if !self.with_slots(|slots, lent| slots.on_fold_ended(lent, fold, outcome)) {
-                    self.on_small_fold_ended(fold, outcome);
+                    self.with_reductions(|reductions, lent| reductions.on_fold_ended(lent, fold, outcome));
                 }
             }
             Input::Measured { peer, bytes_per_s } => {
@@ -247,12 +229,18 @@ impl Core {
             Timer::NotPulled => self.resync.ask_for_pulls(&mut self.ctx, &self.copies),
             Timer::Join => self.joining.on_timer(&mut self.ctx),
             Timer::TakeIn => self.take_in_members(),
-            Timer::AdvanceReduction(number) => self.advance_reduction(number),
+            Timer::AdvanceReduction(number) => {
+                self.with_reductions(|reductions, lent| reductions.on_advance_timer(lent, number));
+            }
             Timer::SlotNeedsSpace(reduction, slot) => {
                 self.with_slots(|slots, lent| slots.on_space_timer(lent, (reduction, slot)));
             }
-            Timer::RootLost(number) => self.on_root_lost_timer(number),
-            Timer::Barrier(number) => self.on_barrier_timer(number),
+            Timer::RootLost(number) => {
+                self.with_reductions(|reductions, lent| reductions.on_root_lost_timer(lent, number));
+            }
+            Timer::Barrier(number) => {
+                self.with_reductions(|reductions, lent| reductions.on_barrier_timer(lent, number));
+            }
             Timer::Ping(node) => self.ping(node),
             Timer::OwnInventory => self.take_own_inventory(),
             Timer::Strangers => self.forget_strangers(),
@@ -285,7 +273,7 @@ impl Core {
             entries,
             tombstones,
             transfers: (self.sends.count() + self.fetches.transfers.len()) as u64,
-            reductions: (self.reductions.len() + self.slots.count()) as u64,
+            reductions: (self.reductions.count() + self.slots.count()) as u64,
             clients: self.calls.clients_count() as u64,
             evicted_copies: self.copies.evicted(),
             links: self.ctx.links.report(),

@@ -9,6 +9,7 @@ use crate::fetch::Content;
 use crate::io::{Event, Output};
 use crate::keys::PullKey;
 use crate::keys::Want;
+use crate::reductions::SlotReport;
 use crate::sends::Pull;
 use crate::Core;
 
@@ -71,13 +72,19 @@ impl Core {
                 self.with_slots(|slots, lent| slots.on_assign(lent, from, reduction, assignment));
             }
             PeerMessage::SlotFailed { reduction, slot, attempt, failure } => {
-                self.on_slot_failed(from, reduction.number, slot, attempt, failure);
+                let report = SlotReport { from, slot, attempt };
+                self.with_reductions(|reductions, lent| {
+                    reductions.on_slot_failed(lent, reduction.number, report, failure);
+                });
             }
             PeerMessage::SlotHeld { reduction, slot, attempt } => {
-                self.on_slot_held(from, reduction, slot, attempt);
+                self.reductions.on_slot_held(&mut self.ctx, reduction, SlotReport { from, slot, attempt });
             }
             PeerMessage::SlotNeedsSpace { reduction, slot, attempt } => {
-                self.on_slot_needs_space(from, reduction, slot, attempt);
+                let report = SlotReport { from, slot, attempt };
+                self.with_reductions(|reductions, lent| {
+                    reductions.on_slot_needs_space(lent, reduction, report);
+                });
             }
             PeerMessage::Preempt { reduction, slot, attempt } => {
                 self.with_slots(|slots, lent| slots.on_preempt(lent, (reduction, slot), attempt));
@@ -87,12 +94,17 @@ impl Core {
                 self.with_slots(|slots, lent| slots.on_release_slot(lent, from, key, attempt));
             }
             PeerMessage::RootDone { reduction, slot, attempt } => {
-                self.on_root_done(from, reduction.number, slot, attempt)
+                let report = SlotReport { from, slot, attempt };
+                self.with_reductions(|reductions, lent| {
+                    reductions.on_root_done(lent, reduction.number, report);
+                });
             }
             PeerMessage::Commit { reduction, id, edition, sources, .. } => {
                 self.with_slots(|slots, lent| slots.on_commit(lent, reduction, (id, edition), sources));
             }
-            PeerMessage::Committed { reduction, sealed } => self.on_committed(from, reduction.number, sealed),
+            PeerMessage::Committed { reduction, sealed } => self.with_reductions(|reductions, lent| {
+                reductions.on_committed(lent, from, reduction.number, sealed);
+            }),
             PeerMessage::ReleaseSlots { reduction } => {
                 self.with_slots(|slots, lent| slots.on_release_slots(lent, reduction));
             }
@@ -103,7 +115,7 @@ impl Core {
             // A node that is not a member is resynced when it becomes one.
             PeerMessage::ResyncRequest { .. } if !self.ctx.shards.contains(from) => {}
             PeerMessage::ResyncRequest { epoch } => {
-                self.on_epoch(from, epoch);
+                self.with_reductions(|reductions, lent| reductions.on_epoch(lent, from, epoch));
                 self.resync.add_pull(from);
                 self.resync.soon(&mut self.ctx, from);
             }
@@ -120,7 +132,9 @@ impl Core {
         match answer {
             DirectoryAnswer::Verdict { edition, verdict } => self.on_verdict(from, id, edition, verdict),
             DirectoryAnswer::ClaimVerdict { claim, verdict } => {
-                self.on_claim_verdict(from, id, claim, verdict)
+                self.with_reductions(|reductions, lent| {
+                    reductions.on_claim_verdict(lent, from, (id, claim), verdict);
+                });
             }
             DirectoryAnswer::Lend { sender, .. } if sender == self.ctx.me => {
                 let message = format!("{id} is to be received from who asks for it");
@@ -150,7 +164,7 @@ impl Core {
                 self.desk().on_delete_done(token);
             }
             DirectoryAnswer::Located { token, size, copies, deleted } => {
-                if !self.on_barrier_reached(token) {
+                if !self.with_reductions(|reductions, lent| reductions.on_barrier_reached(lent, token)) {
                     self.desk().on_located(token, size, copies, deleted);
                 }
             }
@@ -239,7 +253,7 @@ impl Core {
             let message = format!("{}: {id} was deleted", self.ctx.me);
             self.fetcher().fail_wants(id, ErrorKind::Deleted, &message);
             self.subscriptions.on_deleted(&mut self.ctx, id);
-            self.fail_reductions_onto(id);
+            self.with_reductions(|reductions, lent| reductions.on_target_deleted(lent, id));
             match (self.writes.of_object(&self.copies, id), self.copies.live(id)) {
                 (Some(writing), _) => self.desk().on_write_verdict(writing, Verdict::Deleted),
                 (None, Some(copy)) => self.copies.doom(&mut self.ctx, copy),

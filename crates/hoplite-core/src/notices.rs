@@ -1,10 +1,11 @@
 //! What a component lets those above it know. It pushes a notice, and `settle` hands it on, before any other message is
 //! handled. So no component calls one above it.
 
+use hoplite_types::client::Reply;
 use hoplite_types::peer::CopyReport;
 use hoplite_types::{Blob, CopyId, Edition, Error, NodeId, ObjectId, Stamp, TransferId};
 
-use crate::io::FoldId;
+use crate::io::{ClientId, FoldId};
 use crate::keys::{Want, Watcher};
 
 /// The kinds of news about a watched object.
@@ -103,6 +104,12 @@ pub(crate) enum Notice {
     BadMessage {
         from: NodeId,
         error: Error,
+    },
+    /// A call has an answer.
+    Answer {
+        client: ClientId,
+        call: u64,
+        reply: Reply,
     },
     /// All members are known to a node that joins them.
     MembersKnown,

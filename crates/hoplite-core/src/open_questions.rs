@@ -21,7 +21,7 @@ impl Core {
     pub(crate) fn on_refresh(&mut self) {
         self.ctx.rearm_refresh();
         self.repeat_questions(&ShardSet::all());
-        self.repeat_commits();
+        self.reductions.repeat_commits(&mut self.ctx);
         self.slots.repeat_reports(&mut self.ctx, None);
         self.forget_old_claims();
         if !self.has_open_questions() {
@@ -34,7 +34,7 @@ impl Core {
             || self.subscriptions.has_open()
             || self.calls.has_questions()
             || self.awaits_verdict()
-            || self.has_commits()
+            || self.reductions.has_commits()
             || self.slots.has_reports()
             || self.ctx.shards.has_claimed()
     }
@@ -50,9 +50,9 @@ impl Core {
         }
         let theirs = self.ctx.shards.owned_by(node);
         self.repeat_questions(&theirs);
-        self.repeat_claims(|id| theirs.contains(id.shard()));
+        self.reductions.repeat_accepted_claims(&mut self.ctx, |id| theirs.contains(id.shard()));
         self.directory.repeat_answers(&mut self.ctx, node);
-        self.repeat_assignments(node);
+        self.reductions.repeat_assignments(&mut self.ctx, node);
         self.slots.repeat_reports(&mut self.ctx, Some(node));
     }
 }

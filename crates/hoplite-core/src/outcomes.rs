@@ -35,7 +35,9 @@ impl Core {
     fn give(&mut self, object: ObjectId, want: Want) {
         match want {
             Want::Call(client, call) => self.desk().on_call_object_here(client, call, object),
-            Want::Reduction(number) => self.on_reduction_object_here(number, object),
+            Want::Reduction(number) => {
+                self.with_reductions(|reductions, lent| reductions.on_object_here(lent, number, object));
+            }
             Want::Prefetch => {}
         }
     }
@@ -74,7 +76,9 @@ impl Core {
     fn fail_want(&mut self, object: ObjectId, want: Want, kind: ErrorKind, message: &str) {
         match want {
             Want::Call(client, call) => self.desk().fail_call(client, call, kind, message),
-            Want::Reduction(number) => self.on_reduction_object_failed(number, object, kind, message),
+            Want::Reduction(number) => self.with_reductions(|reductions, lent| {
+                reductions.on_object_failed(lent, number, object, (kind, message));
+            }),
             Want::Prefetch => {}
         }
     }

@@ -11,6 +11,7 @@ use crate::io::Output;
 use crate::keys::Watcher;
 use crate::lent::Lent;
 use crate::notices::{News, Notice};
+use crate::reductions::Reductions;
 use crate::slots::Slots;
 use crate::timers::Timer;
 use crate::Core;
@@ -79,9 +80,13 @@ impl Core {
             Notice::Shown { object, edition } => self.directory.note_shown(object, edition),
             Notice::Watched { watcher, object, news } => self.on_news(watcher, object, news),
             Notice::SourceCame { number, object, report, payload } => {
-                self.bring_source(number, object, &report, payload);
+                self.with_reductions(|reductions, lent| {
+                    reductions.on_source_came(lent, number, (object, &report), payload);
+                });
             }
-            Notice::SourcesGone(number) => self.on_sources_gone(number),
+            Notice::SourcesGone(number) => {
+                self.with_reductions(|reductions, lent| reductions.on_sources_gone(lent, number));
+            }
             Notice::Wanted { object, want } => self.on_wanted(object, want),
             Notice::LostTo { object, want } => self.tell_lost_to(object, want),
             Notice::Lost(object) => self.tell_some_lost(object, None),
@@ -97,7 +102,10 @@ impl Core {
             }
             Notice::GaveWay { copy, stamp } => self.desk().on_write_verdict(copy, Verdict::Exists(stamp)),
             Notice::BadMessage { from, error } => self.on_bad_message(from, error),
-            Notice::ReductionTimedOut { number, waited } => self.on_reduction_timed_out(number, &waited),
+            Notice::ReductionTimedOut { number, waited } => {
+                self.with_reductions(|reductions, lent| reductions.on_timed_out(lent, number, &waited));
+            }
+            Notice::Answer { client, call, reply } => self.desk().finish_call(client, call, reply),
             Notice::MembersKnown => self.directory.start(&mut self.ctx),
             Notice::WorkEnded => self.leave_if_nothing_is_left(),
         }
@@ -114,8 +122,12 @@ impl Core {
             (Watcher::Call(client, call, place), News::Deleted) => {
                 self.desk().on_waited_deleted(client, call, place, object);
             }
-            (Watcher::Reduction(number), News::Change) => self.on_reduction_change(number, object),
-            (Watcher::Reduction(number), News::Deleted) => self.on_reduction_deleted(number, object),
+            (Watcher::Reduction(number), News::Change) => {
+                self.with_reductions(|reductions, lent| reductions.on_change(lent, number, object));
+            }
+            (Watcher::Reduction(number), News::Deleted) => {
+                self.with_reductions(|reductions, lent| reductions.on_source_deleted(lent, number, object));
+            }
             // A source may be put again, or appear elsewhere; the reduction's time-out reports its state.
             (Watcher::Reduction(_), News::Lost) => {}
             (Watcher::Leave, News::Change) => {
@@ -150,6 +162,18 @@ impl Core {
         call(&mut self.slots, &mut lent)
     }
 
+    /// The reductions that were called here, and what is lent to them.
+    pub(crate) fn with_reductions<T>(&mut self, call: impl FnOnce(&mut Reductions, &mut Lent<'_>) -> T) -> T {
+        let mut lent = Lent {
+            ctx: &mut self.ctx,
+            copies: &mut self.copies,
+            fetches: &mut self.fetches,
+            subscriptions: &mut self.subscriptions,
+            writes: &self.writes,
+        };
+        call(&mut self.reductions, &mut lent)
+    }
+
     /// A copy of `object` was opened: early pulls, partial gets, other puts and slots may go on.
     fn on_opened(&mut self, object: ObjectId) {
         self.sends.serve_parked(&mut self.ctx, &mut self.copies, object);
@@ -179,7 +203,9 @@ impl Core {
             SpaceWaiter::Slot { reduction, slot } => {
                 self.with_slots(|slots, lent| slots.try_start(lent, (reduction, slot)));
             }
-            SpaceWaiter::SmallTarget { number } => self.fold_small(number),
+            SpaceWaiter::SmallTarget { number } => {
+                self.with_reductions(|reductions, lent| reductions.on_space(lent, number));
+            }
         }
     }
 

@@ -1,10 +1,9 @@
 //! Verdicts of owners on objects written and reduced here: whether our content is accepted as the object's.
 
 use hoplite_types::peer::{DirectoryRequest, PeerMessage, Verdict};
-use hoplite_types::{Claim, CopyId, Edition, NodeId, ObjectId, Stamp};
+use hoplite_types::{CopyId, Edition, NodeId, ObjectId, Stamp};
 
 use crate::copies::Copy;
-use crate::reduce::Reduction;
 use crate::Core;
 
 impl Core {
@@ -70,9 +69,7 @@ impl Core {
     }
 
     pub(crate) fn awaits_verdict(&self) -> bool {
-        self.writes.awaits_verdict()
-            || self.slots.awaits_verdict()
-            || self.reductions.values().any(|reduction| reduction.stamp().is_none())
+        self.writes.awaits_verdict() || self.slots.awaits_verdict() || self.reductions.awaits_verdict()
     }
 
     /// Asks again for every missing verdict on these objects.
@@ -84,20 +81,7 @@ impl Core {
             }
         }
         self.with_slots(|slots, lent| slots.repeat_verdict_requests(lent, &of));
-        self.claim_targets(|reduction| reduction.stamp().is_none() && of(reduction.target()));
-    }
-
-    /// Asks again for the verdict on every running reduction onto these targets, even where there is one: a deletion of
-    /// the target may have been reported while there was no connection.
-    pub(crate) fn repeat_claims(&mut self, of: impl Fn(ObjectId) -> bool) {
-        self.claim_targets(|reduction| reduction.stamp().is_some() && of(reduction.target()));
-    }
-
-    fn claim_targets(&mut self, which: impl Fn(&Reduction) -> bool) {
-        let chosen = self.reductions.iter().filter(|(_, reduction)| which(reduction));
-        for number in chosen.map(|(&number, _)| number).collect::<Vec<_>>() {
-            self.claim_target(number);
-        }
+        self.reductions.repeat_missing_claims(&mut self.ctx, of);
     }
 
     /// Others believed us dead: owners may have given away what they had accepted of ours and is not sealed yet.
@@ -105,7 +89,7 @@ impl Core {
         for copy in self.writes.forget_verdicts() {
             self.copies.with(copy, |copy| copy.stamp = None);
         }
-        self.reductions.values_mut().for_each(|reduction| reduction.forget_verdict());
+        self.reductions.forget_verdicts();
         self.repeat_verdict_requests(|_| true);
     }
 
@@ -126,43 +110,5 @@ impl Core {
     pub(crate) fn ask_for_verdict(&mut self, copy: CopyId) {
         let owner = self.writes.ask_for_verdict(&mut self.ctx, &mut self.copies, copy);
         self.slots.expect_verdict_from(copy, owner);
-    }
-
-    /// Asks the target's owner for the right to make it.
-    pub(crate) fn claim_target(&mut self, number: u64) {
-        self.ctx.is_fresh = false;
-        let seq = self.ctx.next_number();
-        let claim = self.claim_of(number);
-        let Some(target) = self.reductions.get(&number).map(|reduction| reduction.target()) else { return };
-        let owner = self.ctx.shards.owner(target);
-        self.ctx.ask_owner(target, DirectoryRequest::Claim { seq, claim }, None);
-        if let Some(reduction) = self.reductions.get_mut(&number) {
-            reduction.expect_verdict_from(owner);
-        }
-        self.ctx.arm_refresh();
-    }
-
-    /// Our claims to this target were reported to `node`: it is the owner by now.
-    pub(crate) fn ask_for_verdict_of(&mut self, target: ObjectId, node: NodeId) {
-        for number in self.reductions_onto(target).collect::<Vec<_>>() {
-            if let Some(reduction) = self.reductions.get_mut(&number) {
-                reduction.expect_verdict_from(node);
-            }
-        }
-    }
-
-    /// The owner's verdict on a reduction's claim to its target.
-    pub(crate) fn on_claim_verdict(&mut self, from: NodeId, id: ObjectId, claim: Claim, verdict: Verdict) {
-        let found = self.reductions_onto(id).find(|&number| self.claim_of(number) == claim);
-        let Some(number) = found else {
-            // The reduction is over; the owner need not reserve the target for it.
-            if matches!(verdict, Verdict::Accepted(_)) {
-                self.ctx.ask_owner(id, DirectoryRequest::ReleaseClaim { claim, made: false }, None);
-            }
-            return;
-        };
-        if self.reductions[&number].asked() == Some(from) {
-            self.on_reduction_verdict(number, verdict);
-        }
     }
 }

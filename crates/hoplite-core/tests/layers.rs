@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the bottom up.
-const LAYERS: [&str; 24] = [
+const LAYERS: [&str; 25] = [
     "io",
     "clock",
     "cost",
@@ -26,13 +26,14 @@ const LAYERS: [&str; 24] = [
     "writes",
     "lent",
     "slots",
+    "reductions",
     "calls",
     "joining",
     "resync",
 ];
 
 /// Methods of `Core`: they hand on what comes in, and what one component has to say to another.
-const TOP: [&str; 11] = [
+const TOP: [&str; 10] = [
     "lib",
     "clients",
     "cluster",
@@ -41,7 +42,6 @@ const TOP: [&str; 11] = [
     "messages",
     "open_questions",
     "outcomes",
-    "reduce",
     "settle",
     "verdicts",
 ];

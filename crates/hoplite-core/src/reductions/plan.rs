@@ -9,12 +9,12 @@ use std::time::Duration;
 use hoplite_types::peer::{Child, PeerMessage, SlotAssignment, Source};
 use hoplite_types::{mix64, Edition, FoldOrder, NodeId, ObjectId, Op, ReductionId};
 
-use super::coordinator::Reduction;
 use super::epochs::EpochsHeard;
+use super::reduction::{Reduction, Slot};
 use super::shape::{places, Place};
+use super::Lent;
 use crate::cost::Degree;
 use crate::timers::Timer;
-use crate::Core;
 
 /// Limit of slots that are sent changes in one turn: some milliseconds' work, with a look at all of them.
 const ASSIGNMENTS_PER_TURN: usize = 512;
@@ -22,31 +22,27 @@ const ASSIGNMENTS_PER_TURN: usize = 512;
 /// Pause between two turns.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
 
-impl Core {
-    /// Sends every slot its changes, the first of many at once.
-    pub(super) fn update_plan(&mut self, number: u64) {
-        let lacking = !self.needs_only_space(number);
-        let Some(mut reduction) = self.reductions.remove(&number) else { return };
-        let id = ReductionId { coordinator: self.ctx.me, number };
-        let changes = reduction.changes(id, lacking, &self.epochs_heard);
-        if changes.len() == ASSIGNMENTS_PER_TURN {
-            self.ctx.timers.set(self.ctx.now + PAUSE, Timer::AdvanceReduction(number));
-        }
-        for (to, assignment) in changes {
-            reduction.began.get_or_insert(self.ctx.now);
-            reduction.participants.insert(to);
-            self.ctx.send(to, PeerMessage::AssignSlot { reduction: id, assignment }, None);
-        }
-        self.reductions.insert(number, reduction);
-    }
-}
-
 /// 64 bits that only the results of this slot are written under.
 pub(super) fn slot_writing(id: ReductionId, slot: u32) -> u64 {
     mix64(id.coordinator.hash64() ^ mix64(id.number ^ mix64(u64::from(slot) + 1)))
 }
 
 impl Reduction {
+    /// Sends every slot its changes, the first of many at once.
+    pub(super) fn update_plan(&mut self, lent: &mut Lent<'_>, heard: &EpochsHeard) {
+        let lacking = !self.needs_only_space(lent);
+        let changes = self.changes(lacking, heard);
+        let (ctx, reduction) = (&mut *lent.ctx, self.id);
+        if changes.len() == ASSIGNMENTS_PER_TURN {
+            ctx.timers.set(ctx.now + PAUSE, Timer::AdvanceReduction(reduction.number));
+        }
+        for (to, assignment) in changes {
+            self.began.get_or_insert(ctx.now);
+            self.participants.insert(to);
+            ctx.send(to, PeerMessage::AssignSlot { reduction, assignment }, None);
+        }
+    }
+
     fn is_complete(&self) -> bool {
         self.chosen_count() == self.k()
     }
@@ -79,18 +75,13 @@ impl Reduction {
     }
 
     /// The messages that bring every slot up to date, the first of many; notes them as sent.
-    fn changes(
-        &mut self,
-        id: ReductionId,
-        lacking: bool,
-        heard: &EpochsHeard,
-    ) -> Vec<(NodeId, SlotAssignment)> {
+    fn changes(&mut self, lacking: bool, heard: &EpochsHeard) -> Vec<(NodeId, SlotAssignment)> {
         let (places, complete) = (self.places(), self.is_complete());
         let mut messages = Vec::new();
         // Children come before parents: a parent names its children's editions.
         for position in post_order(&places) {
             let Some(node) = self.slots[position].1.node else { continue };
-            let Some(mut wanted) = self.wanted_assignment(id, position, &places, complete) else {
+            let Some(mut wanted) = self.wanted_assignment(position, &places, complete) else {
                 self.slots[position].1.assigned = None;
                 continue;
             };
@@ -108,32 +99,25 @@ impl Reduction {
     }
 
     /// The assignment that the slot should have. `None` for a leaf with a single source, which its parent pulls itself.
-    fn wanted_assignment(
-        &self,
-        id: ReductionId,
-        position: usize,
-        places: &[Place],
-        complete: bool,
-    ) -> Option<SlotAssignment> {
+    fn wanted_assignment(&self, position: usize, places: &[Place], complete: bool) -> Option<SlotAssignment> {
         let (slot_id, slot) = &self.slots[position];
         let place = &places[position];
         let root = complete && !place.has_parent;
         if !root && !place.is_inner && slot.sources.len() == 1 {
             return None;
         }
-        let children: Vec<_> =
-            place.children.iter().filter_map(|&child| self.child(id, child, places)).collect();
+        let children: Vec<_> = place.children.iter().filter_map(|&child| self.child(child, places)).collect();
         let vacant = children.len() < place.children.len();
-        let facts = self.facts.as_ref().expect("assignments come after facts");
         let sources = slot
             .sources
             .iter()
             .map(|chosen| Source { id: self.request.sources[chosen.index], edition: chosen.edition });
+        let facts = self.facts();
         Some(SlotAssignment {
             slot: *slot_id,
             attempt: slot.attempt,
-            out: if root { self.request.target } else { self.partial_sum(id, position) },
-            edition: self.edition(id, position),
+            out: if root { self.target() } else { self.partial_sum(position) },
+            edition: self.edition(position),
             root,
             size: facts.size,
             header: facts.header.clone(),
@@ -147,31 +131,31 @@ impl Reduction {
             lacking: false,
             offset: 0,
             part_bytes: None,
-            claim: id.claim(),
-            stamp: self.right.stamp.expect("assignments come with the right to the target"),
+            claim: self.id.claim(),
+            stamp: self.right.stamp().expect("assignments come with the right to the target"),
             epoch: 0,
         })
     }
 
     /// The edition of the slot's partial sum.
-    fn edition(&self, id: ReductionId, position: usize) -> Edition {
+    fn edition(&self, position: usize) -> Edition {
         let (slot_id, slot) = &self.slots[position];
         let assigned = slot.assigned.as_ref().map(|(_, assigned)| assigned.edition.writing);
-        let writing = assigned.unwrap_or_else(|| slot_writing(id, *slot_id));
+        let writing = assigned.unwrap_or_else(|| slot_writing(self.id, *slot_id));
         Edition { writing, attempt: slot.attempt }
     }
 
     /// The id of the slot's partial sum. It is kept: an id is a hash, too costly to compute at each look at all slots.
-    fn partial_sum(&self, id: ReductionId, position: usize) -> ObjectId {
+    fn partial_sum(&self, position: usize) -> ObjectId {
         let (slot_id, slot) = &self.slots[position];
         match &slot.assigned {
             Some((_, assigned)) if !assigned.root => assigned.out,
-            _ => ObjectId::partial_sum(id, *slot_id),
+            _ => ObjectId::partial_sum(self.id, *slot_id),
         }
     }
 
     /// The child as described to its parent.
-    fn child(&self, id: ReductionId, position: usize, places: &[Place]) -> Option<Child> {
+    fn child(&self, position: usize, places: &[Place]) -> Option<Child> {
         let (slot_id, slot) = &self.slots[position];
         let node = slot.node?;
         let child = match (&slot.assigned, &slot.sources[..]) {
@@ -180,7 +164,7 @@ impl Reduction {
                 Child { slot: *slot_id, node, id, edition }
             }
             _ => {
-                let (id, edition) = (self.partial_sum(id, position), self.edition(id, position));
+                let (id, edition) = (self.partial_sum(position), self.edition(position));
                 Child { slot: *slot_id, node, id, edition }
             }
         };
@@ -188,7 +172,7 @@ impl Reduction {
     }
 }
 
-impl super::coordinator::Slot {
+impl Slot {
     /// Compares the wanted assignment with the one sent last; returns the assignment to send, if any.
     fn reconcile(&mut self, node: NodeId, mut wanted: SlotAssignment, fixed: bool) -> Option<SlotAssignment> {
         let restart = std::mem::take(&mut self.restart);
@@ -222,7 +206,7 @@ impl super::coordinator::Slot {
     }
 }
 
-impl super::coordinator::Slot {
+impl Slot {
     /// A source of the reduction is gone: other reductions may preempt its partial sums from now on.
     fn lacks(&mut self) -> SlotAssignment {
         self.version += 1;

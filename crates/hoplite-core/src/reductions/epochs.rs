@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use hoplite_types::NodeId;
 
 #[derive(Debug, Default)]
-pub(crate) struct EpochsHeard(BTreeMap<NodeId, u64>);
+pub(super) struct EpochsHeard(BTreeMap<NodeId, u64>);
 
 impl EpochsHeard {
     /// The last epoch that a node reported.
