@@ -8,45 +8,36 @@
 //! - A reduce: `reductions` at its coordinator, `slots` at the nodes of its sources.
 //!
 //! Components have private state. Their methods are lent `ctx` and the components below, and never call one above: what
-//! concerns those is pushed as a notice, which `settle` hands on. `tests/layers.rs` checks that. From the bottom:
+//! concerns those is pushed as a notice, which `dispatch` hands on. `tests/layers.rs` checks that. From the bottom:
 //! `copies`, `directory`, `sends`, `subscriptions`, `leave`, `fetch`, `writes`, `slots`, `reductions`, `calls`; besides
-//! them `members`, `joining`, `resync`. On top, methods of `Core` hand on what comes in: `clients`, `messages`,
-//! `cluster`, `settle`, `outcomes`, `open_questions`, `verdicts`, `inventory`.
+//! them `members`, `joining`, `resync`. On top, `dispatch` hands on what comes in.
 #![forbid(unsafe_code)]
 
 mod calls;
-mod clients;
 mod clock;
-mod cluster;
 mod config;
 mod copies;
 mod cost;
 mod ctx;
 mod directory;
+mod dispatch;
 mod fetch;
-mod inspect;
-mod inventory;
 pub mod io;
 mod joining;
 mod keys;
 mod leave;
 mod lent;
 mod members;
-mod messages;
 mod notices;
-mod open_questions;
-mod outcomes;
 mod reductions;
 mod repeats;
 mod resync;
 mod sends;
-mod settle;
 mod shard_table;
 mod shards;
 mod slots;
 mod subscriptions;
 mod timers;
-mod verdicts;
 mod writes;
 
 use std::time::Duration;

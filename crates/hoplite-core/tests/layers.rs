@@ -33,18 +33,7 @@ const LAYERS: [&str; 25] = [
 ];
 
 /// Methods of `Core`: they hand on what comes in, and what one component has to say to another.
-const TOP: [&str; 10] = [
-    "lib",
-    "clients",
-    "cluster",
-    "inspect",
-    "inventory",
-    "messages",
-    "open_questions",
-    "outcomes",
-    "settle",
-    "verdicts",
-];
+const TOP: [&str; 2] = ["lib", "dispatch"];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
