@@ -71,6 +71,8 @@ pub(crate) struct Ctx {
     pub loopback: VecDeque<PeerMessage>,
     /// Handed on before the next of those messages.
     pub notices: VecDeque<Notice>,
+    /// Work is over that this node had to do before it leaves.
+    pub work_ended: bool,
     /// One counter numbers everything: copies, transfers, reports, questions.
     pub last_number: u64,
     /// The number of the last inventory of our copies that was sent to another node.
@@ -95,6 +97,7 @@ impl Ctx {
             out: VecDeque::new(),
             loopback: VecDeque::new(),
             notices: VecDeque::new(),
+            work_ended: false,
             last_number: 0,
             last_inventory: 0,
         }

@@ -9,7 +9,6 @@ use hoplite_types::{CopyId, NodeId, ObjectId};
 use crate::copies::Copies;
 use crate::ctx::Ctx;
 use crate::keys::Watcher;
-use crate::notices::Notice;
 use crate::subscriptions::Subscriptions;
 use crate::timers::Timer;
 
@@ -96,7 +95,7 @@ impl Leave {
             }
         }
         match next.is_empty() {
-            true => ctx.notices.push_back(Notice::WorkEnded),
+            true => ctx.work_ended = true,
             false => ctx.timers.set(ctx.now + PAUSE, Timer::HandOver),
         }
     }
@@ -141,7 +140,7 @@ impl Leave {
             false => leaving.kept_here.insert(object),
         };
         if done {
-            ctx.notices.push_back(Notice::WorkEnded);
+            ctx.work_ended = true;
         }
     }
 }

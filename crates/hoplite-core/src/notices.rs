@@ -113,6 +113,4 @@ pub(crate) enum Notice {
     },
     /// All members are known to a node that joins them.
     MembersKnown,
-    /// Work is over that this node has to do before it leaves.
-    WorkEnded,
 }

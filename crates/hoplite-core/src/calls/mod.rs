@@ -238,7 +238,10 @@ impl Desk<'_> {
         let Get { partial, fail_if_lost, timeout_ms } = ask;
         self.open_call(client, call, timeout_ms, Pending::Get { id, partial, fail_if_lost });
         self.fetcher().want(id, Want::Call(client, call), partial.then_some(Early::Get));
-        self.serve_partial_get(client, call, id);
+        // One that is to fail at a loss hears of it in a moment.
+        if !(fail_if_lost && self.fetches.is_lost(id)) {
+            self.serve_partial_get(client, call, id);
+        }
     }
 
     pub fn on_locate(&mut self, client: ClientId, call: u64, id: ObjectId, timeout_ms: Option<u64>) {

@@ -13,7 +13,6 @@ use crate::ctx::STEPS_PER_TURN;
 use crate::fetch::Early;
 use crate::io::{ClientId, Output};
 use crate::keys::Want;
-use crate::notices::Notice;
 use crate::writes::Acceptance;
 
 /// The arguments of a client's create.
@@ -181,7 +180,7 @@ impl Desk<'_> {
                 self.copies.doom(self.ctx, copy);
             }
             self.copies.remove_user(self.ctx, copy);
-            self.ctx.notices.push_back(Notice::WorkEnded);
+            self.ctx.work_ended = true;
         }
     }
 
@@ -253,7 +252,8 @@ impl Desk<'_> {
             }
             Acceptance::Superseded => {
                 self.wait_for_first(client, call, id);
-                return self.ctx.notices.push_back(Notice::WorkEnded);
+                self.ctx.work_ended = true;
+                return;
             }
             Acceptance::Refused(Verdict::OtherKind(other)) => {
                 let message = format!(
@@ -268,6 +268,6 @@ impl Desk<'_> {
             }
         }
         self.copies.remove_user(self.ctx, id);
-        self.ctx.notices.push_back(Notice::WorkEnded);
+        self.ctx.work_ended = true;
     }
 }

@@ -4,7 +4,7 @@
 use hoplite_types::peer::Verdict;
 use hoplite_types::{CopyId, ObjectId};
 
-use crate::copies::{Retry, SpaceWaiter};
+use crate::copies::{Phase, Retry, SpaceWaiter};
 use crate::ctx::STEPS_PER_TURN;
 use crate::fetch::Fetcher;
 use crate::io::Output;
@@ -19,6 +19,9 @@ use crate::Core;
 /// Limit on how often the waiters for space are retried after one input. Space that changes once more waits for the
 /// next input.
 const SPACE_LOOKS_MAX: u32 = 10_000;
+
+/// More notices than any turn has. Components that answer each other without end would exceed it.
+const NOTICES_MAX: u32 = 1_000_000;
 
 impl Core {
     /// Handles notices and messages to ourselves, and gives free space and ids to those who wait for them, until none
@@ -48,10 +51,20 @@ impl Core {
         }
     }
 
-    /// Hands on all notices, and those that follow from them.
+    /// Hands on all notices, and those that follow from them. Only then does a node that leaves look whether it may:
+    /// a notice may give it more to do.
     pub(crate) fn hand_on_notices(&mut self) {
-        while let Some(notice) = self.ctx.notices.pop_front() {
-            self.on_notice(notice);
+        let mut handed_on = 0;
+        loop {
+            while let Some(notice) = self.ctx.notices.pop_front() {
+                debug_assert!(handed_on < NOTICES_MAX, "notices without end: {notice:?}");
+                handed_on += 1;
+                self.on_notice(notice);
+            }
+            if !std::mem::take(&mut self.ctx.work_ended) {
+                return;
+            }
+            self.leave_if_nothing_is_left();
         }
     }
 
@@ -107,7 +120,6 @@ impl Core {
             }
             Notice::Answer { client, call, reply } => self.desk().finish_call(client, call, reply),
             Notice::MembersKnown => self.directory.start(&mut self.ctx),
-            Notice::WorkEnded => self.leave_if_nothing_is_left(),
         }
     }
 
@@ -176,6 +188,10 @@ impl Core {
 
     /// A copy of `object` was opened: early pulls, partial gets, other puts and slots may go on.
     fn on_opened(&mut self, object: ObjectId) {
+        // A copy that is gone already serves nobody. One that is gathered is not read before it is whole.
+        if self.copies.live_copy(object).is_none_or(|copy| copy.phase == Phase::Gathered) {
+            return;
+        }
         self.sends.serve_parked(&mut self.ctx, &mut self.copies, object);
         self.desk().serve_partial_gets(object);
         self.desk().end_puts_wait_for_space(object);

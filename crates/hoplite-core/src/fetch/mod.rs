@@ -133,6 +133,10 @@ impl Fetches {
         Gauge { name, value, limit: PREFETCH_WANTS_MAX as u64, met: self.prefetches_left_out }
     }
 
+    pub fn is_lost(&self, object: ObjectId) -> bool {
+        self.running.get(&object).is_some_and(|fetch| fetch.lost)
+    }
+
     pub fn is_wanted(&self, object: ObjectId) -> bool {
         self.wants.contains_key(&object)
     }

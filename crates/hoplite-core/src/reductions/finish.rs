@@ -47,7 +47,7 @@ impl Reductions {
             };
             lent.ctx.notices.push_back(Notice::Answer { client: reduction.client, call, reply });
         }
-        lent.ctx.notices.push_back(Notice::WorkEnded);
+        lent.ctx.work_ended = true;
     }
 
     /// Nobody waits for the reply any more.

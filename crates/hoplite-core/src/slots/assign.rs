@@ -144,7 +144,7 @@ impl Slots {
             // If the target is wanted here, it is fetched like any object, once some node has it.
             lent.copies.vacate(running.assignment.out);
         }
-        lent.ctx.notices.push_back(Notice::WorkEnded);
+        lent.ctx.work_ended = true;
     }
 
     /// A copy was doomed (its target was deleted, say): a slot that writes into it must not use it again.

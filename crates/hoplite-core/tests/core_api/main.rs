@@ -22,6 +22,7 @@ mod leaving;
 mod long_work;
 mod losses;
 mod node;
+mod notices;
 mod owner_pulls;
 mod pins;
 mod plan;
