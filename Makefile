@@ -26,19 +26,16 @@ help: ## List the commands
 demo: $(VENV)/installed ## Broadcast, reduce and train on a 4-node local cluster; FILE=path broadcasts that file
 	$(BIN)/python -m examples.demo $(if $(FILE),--file '$(FILE)')
 
-# Three jobs side by side: most of Python's tests wait for nodes and clocks while compilers work.
 .PHONY: test
-test: $(VENV)/installed ## Run every check and every test; what CI runs
-	+$(MAKE) --no-print-directory --jobs=3 test-nodes test-ray-nodes lint-and-test-rust
+test: lint test-rust ## Run every check and every test; what CI runs
+	+$(MAKE) --no-print-directory --jobs=2 test-nodes test-ray-nodes
 
-.PHONY: test-nodes test-ray-nodes lint-and-test-rust
+# Side by side: most of these tests wait for nodes and clocks.
+.PHONY: test-nodes test-ray-nodes
 test-nodes: $(VENV)/installed
 	$(BIN)/python -m pytest --ignore-glob='*/test_ray_*.py' -p no:cacheprovider
 test-ray-nodes: $(VENV)/installed
 	$(BIN)/python -m pytest tests/test_ray_*.py -p no:cacheprovider
-# Compilers yield to tests that measure time.
-lint-and-test-rust: $(VENV)/installed
-	+nice $(MAKE) --no-print-directory lint test-rust
 
 .PHONY: check
 check: lint ## The daily check, in minutes: lints, types, and the tests of the decisions and of single calls

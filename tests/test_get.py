@@ -151,8 +151,8 @@ def test_locations_name_complete_and_partial_copies(clients: Clients, name: Name
         (copy,) = clients[0].locations(id).copies
         assert (copy.node, copy.complete) == (clients[1].node, False)
         creation.array[:] = 0
-    found = clients[0].locations(id)
-    assert found.copies == (hoplite.Location(clients[1].node, complete=True, pinned=True),)
+    whole = (hoplite.Location(clients[1].node, complete=True, pinned=True),)
+    eventually(lambda: clients[0].locations(id).copies == whole, "the copy is known to be complete")
     clients[2].get(id, timeout=TIMEOUT)
     eventually(lambda: len(clients[0].locations(id).copies) == 2, "the second copy is known")
     pinned = {copy.node: copy.pinned for copy in clients[0].locations(id).copies}

@@ -13,7 +13,9 @@ pytest.importorskip("ray")
 from ray_cluster import SETTINGS, TIMEOUT
 
 
-def printed_by(program: str, folder: Path, *arguments: str, **settings: str) -> str:
+def printed_by(
+    program: str, folder: Path, *arguments: str, timeout: float = 2 * TIMEOUT, **settings: str
+) -> str:
     """The output of `program` if it succeeds, else its error."""
     path = folder / "program.py"
     path.write_text(program)
@@ -22,7 +24,7 @@ def printed_by(program: str, folder: Path, *arguments: str, **settings: str) -> 
         env={**os.environ, **SETTINGS, **settings},
         capture_output=True,
         text=True,
-        timeout=2 * TIMEOUT,
+        timeout=timeout,
         check=False,
     )
     return ended.stdout if ended.returncode == 0 else ended.stderr

@@ -401,5 +401,6 @@ for case in [case for name, case in list(globals().items()) if name.startswith("
 )
 def test_lost_values_are_rebuilt(cases: str, tmp_path: Path) -> None:
     expected = re.findall(r"^def (of_\w+)", cases, re.MULTILINE)
-    printed = printed_by(CLUSTER + cases + ALL, tmp_path)
+    # Each case starts a cluster of its own.
+    printed = printed_by(CLUSTER + cases + ALL, tmp_path, timeout=4 * TIMEOUT)
     assert re.findall(r"^(of_\w+): [\d.]+ s$", printed, re.MULTILINE) == expected, printed
