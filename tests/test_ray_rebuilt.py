@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("ray")
+from ray_cluster import TIMEOUT
 from test_ray_misuse import printed_by
 
 CLUSTER = """
