@@ -16,7 +16,7 @@ SOURCES := $(shell find crates python -name '*.rs' -o -name '*.py' -o -name '*.p
 	Cargo.toml Cargo.lock pyproject.toml
 
 # Tests of calls and values on a few nodes, without failures, Ray and measured times.
-QUICK := $(addprefix tests/test_,aio bad_input cli cluster create errors get ids imports interrupt lost reduce values).py
+QUICK := $(patsubst %,tests/test_%.py,aio bad_input cli create errors get ids imports interrupt lost reading reduce values)
 
 .PHONY: help
 help: ## List the commands
