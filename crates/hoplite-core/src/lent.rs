@@ -1,4 +1,4 @@
-//! What is lent to slots and reductions for one call: the components below them.
+//! Slots and reductions borrow the components below them for one call.
 
 use hoplite_types::{ObjectId, Stamp};
 

@@ -208,11 +208,11 @@ impl Core {
 
     fn on_timer(&mut self, timer: Timer) {
         match timer {
-            Timer::Call(client, call) => self.desk().on_call_timer(client, call),
+            Timer::Call(client, call) => self.call_handler().on_call_timer(client, call),
             Timer::Parked(key) => self.sends.on_parked_timer(&mut self.ctx, &mut self.copies, key),
             Timer::Prefetch(object) => self.fetcher().on_prefetch_timer(object),
             Timer::PrefetchStalled(object) => self.fetcher().on_prefetch_stalled(object),
-            Timer::Questions => self.desk().ask_due_questions(),
+            Timer::Questions => self.call_handler().ask_due_questions(),
             Timer::LongWork => self.work_on_calls(),
             Timer::Refresh => self.on_refresh(),
             Timer::RefreshWatched => self.subscriptions.repeat_some(&mut self.ctx),

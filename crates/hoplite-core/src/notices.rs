@@ -1,5 +1,5 @@
-//! What a component lets those above it know. It pushes a notice, and `settle` hands it on, before any other message is
-//! handled. So no component calls one above it.
+//! Notices: events of a component that concern components above it. `settle` hands them on before the next message. So no
+//! component calls one above it.
 
 use hoplite_types::client::Reply;
 use hoplite_types::peer::CopyReport;

@@ -6,14 +6,14 @@
 use hoplite_types::client::Reply;
 use hoplite_types::{CopyId, Error, ErrorKind, Header, ObjectId};
 
-use super::{Desk, Pending};
+use super::{CallHandler, Pending};
 use crate::copies::Phase;
 use crate::fetch::Early;
 use crate::io::ClientId;
 use crate::keys::Want;
 use crate::notices::Notice;
 
-impl Desk<'_> {
+impl CallHandler<'_> {
     /// All bytes of `copy` are written, and another content was accepted before: the call waits until that is here.
     pub fn wait_for_first(&mut self, client: ClientId, call: u64, copy: CopyId) {
         let spare = &self.copies[copy];

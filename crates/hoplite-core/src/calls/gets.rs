@@ -3,13 +3,13 @@
 use hoplite_types::client::Reply;
 use hoplite_types::{Error, ErrorKind, ObjectId};
 
-use super::{Desk, Pending};
+use super::{CallHandler, Pending};
 use crate::ctx::STEPS_PER_TURN;
 use crate::fetch::Early;
 use crate::io::ClientId;
 use crate::keys::Want;
 
-impl Desk<'_> {
+impl CallHandler<'_> {
     /// An object that a call waits for is sealed here.
     pub fn on_call_object_here(&mut self, client: ClientId, call: u64, object: ObjectId) {
         match self.calls.pending(client, call) {

@@ -12,7 +12,7 @@ use hoplite_types::client::Gauge;
 use hoplite_types::peer::PeerMessage;
 use hoplite_types::{ErrorKind, NodeId, ObjectId};
 
-use super::{Calls, Desk};
+use super::{CallHandler, Calls};
 use crate::ctx::STEPS_PER_TURN;
 use crate::io::ClientId;
 
@@ -53,7 +53,7 @@ fn take_some(ids: &mut Vec<ObjectId>, most: usize) -> Vec<ObjectId> {
     ids.split_off(ids.len().saturating_sub(most))
 }
 
-impl Desk<'_> {
+impl CallHandler<'_> {
     /// Whether so many more objects may be watched; if not, the call is refused.
     pub fn may_watch(&mut self, client: ClientId, call: u64, count: usize) -> bool {
         match self.subscriptions.may_watch(self.ctx, count) {

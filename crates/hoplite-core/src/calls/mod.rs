@@ -112,7 +112,7 @@ pub(crate) struct Calls {
 }
 
 /// The calls of clients, with what is lent to them.
-pub(crate) struct Desk<'a> {
+pub(crate) struct CallHandler<'a> {
     pub calls: &'a mut Calls,
     pub writes: &'a mut Writes,
     pub fetches: &'a mut Fetches,
@@ -199,7 +199,7 @@ impl Calls {
     }
 }
 
-impl Desk<'_> {
+impl CallHandler<'_> {
     fn fetcher(&mut self) -> Fetcher<'_> {
         Fetcher {
             fetches: self.fetches,

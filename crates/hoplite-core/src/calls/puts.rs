@@ -7,7 +7,7 @@ use hoplite_types::client::Reply;
 use hoplite_types::peer::{Seal, Verdict};
 use hoplite_types::{Blob, Claim, CopyId, Edition, Error, ErrorKind, Header, NodeId, ObjectId};
 
-use super::{Desk, Pending};
+use super::{CallHandler, Pending};
 use crate::copies::{NewCopy, Phase, SpaceWaiter};
 use crate::ctx::STEPS_PER_TURN;
 use crate::fetch::Early;
@@ -27,7 +27,7 @@ pub(crate) struct Creation {
     pub payload: Option<Blob>,
 }
 
-impl Desk<'_> {
+impl CallHandler<'_> {
     pub fn on_create(&mut self, client: ClientId, call: u64, creation: Creation, timeout_ms: Option<u64>) {
         let Creation { id, size, .. } = creation;
         if self.ctx.is_leaving {

@@ -7,7 +7,7 @@ use hoplite_types::client::{Location, Reply};
 use hoplite_types::peer::DirectoryRequest;
 use hoplite_types::{ErrorKind, ObjectId};
 
-use super::{Calls, Desk, Pending};
+use super::{CallHandler, Calls, Pending};
 use crate::io::ClientId;
 use crate::timers::Timer;
 
@@ -42,7 +42,7 @@ impl Deletion {
     }
 }
 
-impl Desk<'_> {
+impl CallHandler<'_> {
     pub fn on_delete(&mut self, client: ClientId, call: u64, ids: Vec<ObjectId>, timeout_ms: Option<u64>) {
         if ids.is_empty() {
             return self.reply(client, call, Reply::Done);

@@ -4,12 +4,12 @@ use hoplite_types::client::Reply;
 use hoplite_types::ErrorKind;
 
 use super::puts::Creation;
-use super::{Desk, Pending};
+use super::{CallHandler, Pending};
 use crate::copies::SpaceWaiter;
 use crate::io::ClientId;
 use crate::notices::Notice;
 
-impl Desk<'_> {
+impl CallHandler<'_> {
     pub fn on_call_timer(&mut self, client: ClientId, call: u64) {
         let object = match self.calls.pending(client, call) {
             Some(Pending::Get { id, .. } | Pending::DuplicatePut { id, .. }) => Some(*id),

@@ -8,7 +8,7 @@ use hoplite_types::client::Reply;
 use hoplite_types::peer::DirectoryRequest;
 use hoplite_types::{ErrorKind, NodeId, ObjectId};
 
-use super::{Desk, Pending};
+use super::{CallHandler, Pending};
 use crate::io::ClientId;
 use crate::keys::Watcher;
 use crate::timers::Timer;
@@ -53,7 +53,7 @@ impl Ready {
     }
 }
 
-impl Desk<'_> {
+impl CallHandler<'_> {
     pub fn on_wait(
         &mut self,
         client: ClientId,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use hoplite_types::client::{Reply, Request};
 use hoplite_types::ErrorKind;
 
-use crate::calls::{Creation, Desk, Get, Pending};
+use crate::calls::{CallHandler, Creation, Get, Pending};
 use crate::ctx::STEPS_PER_TURN;
 use crate::io::ClientId;
 use crate::keys::Watcher;
@@ -13,8 +13,8 @@ use crate::Core;
 
 impl Core {
     /// The calls of clients, and what is lent to them.
-    pub(crate) fn desk(&mut self) -> Desk<'_> {
-        Desk {
+    pub(crate) fn call_handler(&mut self) -> CallHandler<'_> {
+        CallHandler {
             calls: &mut self.calls,
             writes: &mut self.writes,
             fetches: &mut self.fetches,
@@ -25,31 +25,33 @@ impl Core {
     }
 
     pub(crate) fn on_request(&mut self, client: ClientId, call: u64, request: Request) {
-        if !self.desk().admit(client, call, &request) {
+        if !self.call_handler().admit(client, call, &request) {
             return;
         }
         match request {
             Request::Hello { .. } => {
                 let message = "a second Hello".to_owned();
-                self.desk().reply_error(client, call, ErrorKind::BadArgument, message);
+                self.call_handler().reply_error(client, call, ErrorKind::BadArgument, message);
             }
             Request::Create { id, size, header, timeout_ms, keep } => {
                 let creation = Creation { id, size, header, keep, payload: None };
-                self.desk().on_create(client, call, creation, timeout_ms);
+                self.call_handler().on_create(client, call, creation, timeout_ms);
             }
             Request::PutSmall { id, header, payload, timeout_ms } => {
                 let size = payload.0.len() as u64;
                 let creation = Creation { id, size, header, keep: false, payload: Some(payload) };
-                self.desk().on_create(client, call, creation, timeout_ms);
+                self.call_handler().on_create(client, call, creation, timeout_ms);
             }
-            Request::Progress { copy, watermark } => self.desk().on_progress(client, copy, watermark),
-            Request::Seal { copy, timeout_ms } => self.desk().on_seal(client, call, copy, timeout_ms),
-            Request::Abort { copy } => self.desk().on_abort(client, call, copy),
+            Request::Progress { copy, watermark } => self.call_handler().on_progress(client, copy, watermark),
+            Request::Seal { copy, timeout_ms } => self.call_handler().on_seal(client, call, copy, timeout_ms),
+            Request::Abort { copy } => self.call_handler().on_abort(client, call, copy),
             Request::Get { id, timeout_ms, partial, fail_if_lost } => {
-                self.desk().on_get(client, call, id, Get { partial, fail_if_lost, timeout_ms });
+                self.call_handler().on_get(client, call, id, Get { partial, fail_if_lost, timeout_ms });
             }
             Request::Release { copy } => self.copies.release_view(&mut self.ctx, client, copy),
-            Request::Delete { ids, timeout_ms } => self.desk().on_delete(client, call, ids, timeout_ms),
+            Request::Delete { ids, timeout_ms } => {
+                self.call_handler().on_delete(client, call, ids, timeout_ms)
+            }
             Request::Reduce { target, sources, num_objects, op, order, timeout_ms, to_sources } => {
                 let ask =
                     crate::reductions::Request { target, sources, k: num_objects, op, order, to_sources };
@@ -57,17 +59,17 @@ impl Core {
             }
             Request::Wait { ids, count, timeout_ms, fail_if_lost, known_lost } => {
                 let known_lost = fail_if_lost.then(|| known_lost.into_iter().collect());
-                self.desk().on_wait(client, call, ids, count, known_lost, timeout_ms);
+                self.call_handler().on_wait(client, call, ids, count, known_lost, timeout_ms);
             }
             Request::Prefetch { ids, nodes } => {
-                self.desk().prefetch_in_turns(ids, nodes);
+                self.call_handler().prefetch_in_turns(ids, nodes);
                 self.work_on_calls();
-                self.desk().reply(client, call, Reply::Done);
+                self.call_handler().reply(client, call, Reply::Done);
             }
-            Request::Locate { id, timeout_ms } => self.desk().on_locate(client, call, id, timeout_ms),
+            Request::Locate { id, timeout_ms } => self.call_handler().on_locate(client, call, id, timeout_ms),
             Request::Status => {
                 let status = self.status();
-                self.desk().reply(client, call, Reply::Status(status));
+                self.call_handler().reply(client, call, Reply::Status(status));
             }
             Request::Cancel { call } => self.cancel_call(client, call),
         }
@@ -81,12 +83,12 @@ impl Core {
         timeout_ms: Option<u64>,
     ) {
         let count = request.sources.len();
-        if !self.desk().may_watch(client, call, count) {
+        if !self.call_handler().may_watch(client, call, count) {
             // The call is refused.
             return;
         }
         let number = self.with_reductions(|reductions, lent| reductions.begin(lent, (client, call), request));
-        self.desk().open_call(client, call, timeout_ms, Pending::Reduce { number });
+        self.call_handler().open_call(client, call, timeout_ms, Pending::Reduce { number });
         let places = self.subscriptions.begin_watching(&mut self.ctx, Watcher::Reduction(number), count);
         self.with_reductions(|reductions, lent| reductions.watch_sources(lent, number, places));
     }
@@ -96,12 +98,12 @@ impl Core {
             // Only its reply is not wanted any more; the target is.
             self.reductions.detach(number);
         }
-        self.desk().forget_call(client, call);
+        self.call_handler().forget_call(client, call);
     }
 
     /// The connection is gone: all state of the client is removed.
     pub(crate) fn on_client_gone(&mut self, client: ClientId) {
-        self.desk().on_client_gone(client);
+        self.call_handler().on_client_gone(client);
         self.work_on_calls();
     }
 
@@ -112,13 +114,13 @@ impl Core {
             |core| core.subscriptions.forget_gone_copies(&mut core.ctx, STEPS_PER_TURN),
             |core| core.subscriptions.tell_next(&mut core.ctx),
             Core::give_some,
-            |core| core.desk().go_on_some(),
+            |core| core.call_handler().go_on_some(),
             Core::continue_space_waiters,
             Core::fail_next,
             Core::tell_next_lost,
             |core| core.subscriptions.unwatch_some(&mut core.ctx),
             Core::watch_some,
-            |core| core.desk().prefetch_some(),
+            |core| core.call_handler().prefetch_some(),
         ];
         for turn in turns {
             turn(self);
@@ -139,7 +141,7 @@ impl Core {
 
     fn watch_places(&mut self, watcher: Watcher, places: Range<usize>) {
         match watcher {
-            Watcher::Call(client, call, _) => self.desk().watch_for_wait(client, call, places),
+            Watcher::Call(client, call, _) => self.call_handler().watch_for_wait(client, call, places),
             Watcher::Reduction(number) => {
                 self.with_reductions(|reductions, lent| reductions.watch_sources(lent, number, places));
             }
@@ -150,10 +152,10 @@ impl Core {
     /// Removes the state of a client that is gone: its calls, then its reductions, unsealed copies, and views.
     fn forget_some(&mut self) {
         if let Some(client) = self.calls.next_gone() {
-            let left = self.desk().forget_calls_of(client, STEPS_PER_TURN);
+            let left = self.call_handler().forget_calls_of(client, STEPS_PER_TURN);
             let taken = self.with_reductions(|reductions, lent| reductions.abandon(lent, client, left));
             let left = left.saturating_sub(taken);
-            self.desk().forget_rest_of(client, left);
+            self.call_handler().forget_rest_of(client, left);
         }
     }
 }

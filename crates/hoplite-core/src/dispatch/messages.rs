@@ -161,11 +161,11 @@ impl Core {
                 if let Some(deletion) = deletion {
                     self.directory.on_heard_deleted(&mut self.ctx, id, deletion);
                 }
-                self.desk().on_delete_done(token);
+                self.call_handler().on_delete_done(token);
             }
             DirectoryAnswer::Located { token, size, copies, deleted } => {
                 if !self.with_reductions(|reductions, lent| reductions.on_barrier_reached(lent, token)) {
-                    self.desk().on_located(token, size, copies, deleted);
+                    self.call_handler().on_located(token, size, copies, deleted);
                 }
             }
         }
@@ -255,7 +255,7 @@ impl Core {
             self.subscriptions.on_deleted(&mut self.ctx, id);
             self.with_reductions(|reductions, lent| reductions.on_target_deleted(lent, id));
             match (self.writes.of_object(&self.copies, id), self.copies.live(id)) {
-                (Some(writing), _) => self.desk().on_write_verdict(writing, Verdict::Deleted),
+                (Some(writing), _) => self.call_handler().on_write_verdict(writing, Verdict::Deleted),
                 (None, Some(copy)) => self.copies.doom(&mut self.ctx, copy),
                 (None, None) => {}
             }

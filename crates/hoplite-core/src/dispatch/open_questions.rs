@@ -14,7 +14,7 @@ impl Core {
         self.fetches.repeat_asks(shards);
         self.subscriptions.repeat(&mut self.ctx, shards);
         self.calls.repeat_questions(of);
-        self.desk().ask_due_questions();
+        self.call_handler().ask_due_questions();
         self.repeat_verdict_requests(of);
     }
 

@@ -34,7 +34,7 @@ impl Core {
 
     fn give(&mut self, object: ObjectId, want: Want) {
         match want {
-            Want::Call(client, call) => self.desk().on_call_object_here(client, call, object),
+            Want::Call(client, call) => self.call_handler().on_call_object_here(client, call, object),
             Want::Reduction(number) => {
                 self.with_reductions(|reductions, lent| reductions.on_object_here(lent, number, object));
             }
@@ -75,7 +75,7 @@ impl Core {
 
     fn fail_want(&mut self, object: ObjectId, want: Want, kind: ErrorKind, message: &str) {
         match want {
-            Want::Call(client, call) => self.desk().fail_call(client, call, kind, message),
+            Want::Call(client, call) => self.call_handler().fail_call(client, call, kind, message),
             Want::Reduction(number) => self.with_reductions(|reductions, lent| {
                 reductions.on_object_failed(lent, number, object, (kind, message));
             }),
@@ -102,7 +102,7 @@ impl Core {
 
     pub(crate) fn tell_lost_to(&mut self, object: ObjectId, want: Want) {
         match want {
-            Want::Call(client, call) => self.desk().tell_lost(client, call, object),
+            Want::Call(client, call) => self.call_handler().tell_lost(client, call, object),
             // It may be put once more.
             Want::Reduction(_) | Want::Prefetch => {}
         }

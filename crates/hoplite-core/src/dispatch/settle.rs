@@ -32,7 +32,7 @@ impl Core {
             self.hand_on_notices();
             if let Some(object) = self.copies.pop_vacated() {
                 self.fetcher().ensure_fetch(object);
-                self.desk().retry_puts(object);
+                self.call_handler().retry_puts(object);
             } else if let Some(message) = self.ctx.loopback.pop_front() {
                 self.on_message(self.ctx.me, message);
             } else if self.copies.take_space_changed() {
@@ -104,21 +104,23 @@ impl Core {
             Notice::LostTo { object, want } => self.tell_lost_to(object, want),
             Notice::Lost(object) => self.tell_some_lost(object, None),
             Notice::Failing(object) => self.fail_some(object),
-            Notice::Nowhere(object) => self.desk().offer_spares(object),
+            Notice::Nowhere(object) => self.call_handler().offer_spares(object),
             Notice::NotComing(object) => self.sends.refuse_parked(&mut self.ctx, &self.copies, object),
-            Notice::BrokenOff(object) => self.desk().retry_puts(object),
+            Notice::BrokenOff(object) => self.call_handler().retry_puts(object),
             Notice::Pinned(copy) => self.hand_over(copy),
             Notice::ReportAgain(copy) => self.announce_again(copy),
             Notice::PartEnded(copy) => self.with_slots(|slots, lent| slots.on_part_ended(lent, copy)),
             Notice::FoldStreamBroken { fold, transfer } => {
                 self.slots.on_stream_broken(&mut self.ctx, fold, transfer);
             }
-            Notice::GaveWay { copy, stamp } => self.desk().on_write_verdict(copy, Verdict::Exists(stamp)),
+            Notice::GaveWay { copy, stamp } => {
+                self.call_handler().on_write_verdict(copy, Verdict::Exists(stamp))
+            }
             Notice::BadMessage { from, error } => self.on_bad_message(from, error),
             Notice::ReductionTimedOut { number, waited } => {
                 self.with_reductions(|reductions, lent| reductions.on_timed_out(lent, number, &waited));
             }
-            Notice::Answer { client, call, reply } => self.desk().finish_call(client, call, reply),
+            Notice::Answer { client, call, reply } => self.call_handler().finish_call(client, call, reply),
             Notice::MembersKnown => self.directory.start(&mut self.ctx),
         }
     }
@@ -126,13 +128,13 @@ impl Core {
     fn on_news(&mut self, watcher: Watcher, object: ObjectId, news: News) {
         match (watcher, news) {
             (Watcher::Call(client, call, place), News::Change) => {
-                self.desk().on_waited_complete(client, call, place, object);
+                self.call_handler().on_waited_complete(client, call, place, object);
             }
             (Watcher::Call(client, call, place), News::Lost) => {
-                self.desk().on_waited_lost(client, call, place, object);
+                self.call_handler().on_waited_lost(client, call, place, object);
             }
             (Watcher::Call(client, call, place), News::Deleted) => {
-                self.desk().on_waited_deleted(client, call, place, object);
+                self.call_handler().on_waited_deleted(client, call, place, object);
             }
             (Watcher::Reduction(number), News::Change) => {
                 self.with_reductions(|reductions, lent| reductions.on_change(lent, number, object));
@@ -164,26 +166,25 @@ impl Core {
 
     /// The slots, and what is lent to them.
     pub(crate) fn with_slots<T>(&mut self, call: impl FnOnce(&mut Slots, &mut Lent<'_>) -> T) -> T {
-        let mut lent = Lent {
-            ctx: &mut self.ctx,
-            copies: &mut self.copies,
-            fetches: &mut self.fetches,
-            subscriptions: &mut self.subscriptions,
-            writes: &self.writes,
-        };
-        call(&mut self.slots, &mut lent)
+        let (slots, _, mut lent) = self.split();
+        call(slots, &mut lent)
     }
 
     /// The reductions that were called here, and what is lent to them.
     pub(crate) fn with_reductions<T>(&mut self, call: impl FnOnce(&mut Reductions, &mut Lent<'_>) -> T) -> T {
-        let mut lent = Lent {
+        let (_, reductions, mut lent) = self.split();
+        call(reductions, &mut lent)
+    }
+
+    fn split(&mut self) -> (&mut Slots, &mut Reductions, Lent<'_>) {
+        let lent = Lent {
             ctx: &mut self.ctx,
             copies: &mut self.copies,
             fetches: &mut self.fetches,
             subscriptions: &mut self.subscriptions,
             writes: &self.writes,
         };
-        call(&mut self.reductions, &mut lent)
+        (&mut self.slots, &mut self.reductions, lent)
     }
 
     /// A copy of `object` was opened: early pulls, partial gets, other puts and slots may go on.
@@ -193,8 +194,8 @@ impl Core {
             return;
         }
         self.sends.serve_parked(&mut self.ctx, &mut self.copies, object);
-        self.desk().serve_partial_gets(object);
-        self.desk().end_puts_wait_for_space(object);
+        self.call_handler().serve_partial_gets(object);
+        self.call_handler().end_puts_wait_for_space(object);
         self.with_slots(|slots, lent| slots.on_opened(lent, object));
     }
 
@@ -210,7 +211,7 @@ impl Core {
 
     fn retry_space_waiter(&mut self, retry: Retry) {
         match retry.what {
-            SpaceWaiter::Create { client, call, .. } => self.desk().try_create(client, call),
+            SpaceWaiter::Create { client, call, .. } => self.call_handler().try_create(client, call),
             SpaceWaiter::Fetch { object } => {
                 if self.copies.clear_space_for(&mut self.ctx, retry) {
                     self.fetcher().on_space_for_fetch(object);

@@ -9,7 +9,7 @@ use crate::Core;
 impl Core {
     /// The directory's verdict on a copy of ours.
     pub(crate) fn on_verdict(&mut self, from: NodeId, id: ObjectId, edition: Edition, verdict: Verdict) {
-        if !self.desk().on_put_verdict(from, edition, verdict)
+        if !self.call_handler().on_put_verdict(from, edition, verdict)
             && !self.with_slots(|slots, lent| slots.on_verdict(lent, from, edition, verdict))
         {
             match verdict {
